@@ -1,0 +1,8 @@
+//! Homing: a cache-aware router for LLM inference.
+//!
+//! A request goes *home*: to the replica that already holds the longest part of its prompt in the KV cache, unless
+//! waiting there would cost more than computing the prefix again elsewhere. The map of the house:
+//!
+//! - [`core`]: the brain. Sans-I/O; time and randomness come in as arguments. It knows prefixes, prices and places.
+
+pub mod core;

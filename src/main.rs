@@ -1,0 +1,6 @@
+//! The `homing` command.
+
+#[global_allocator]
+static ALLOC: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() {}
