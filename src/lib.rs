@@ -4,5 +4,7 @@
 //! waiting there would cost more than computing the prefix again elsewhere. The map of the house:
 //!
 //! - [`core`]: the brain. Sans-I/O; time and randomness come in as arguments. It knows prefixes, prices and places.
+//! - [`config`]: one YAML file, environment and flags on top; everything that is wrong with it is told at once.
 
+pub mod config;
 pub mod core;
