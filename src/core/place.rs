@@ -41,6 +41,8 @@ pub struct Placed {
     pub cached: u32,
     /// Prompt tokens, believed or exact.
     pub prompt: u32,
+    /// Tokens of one block of its chain.
+    pub block_tokens: f64,
 }
 
 /// Why a request can't be served.
@@ -375,7 +377,12 @@ impl Fleet {
             };
             self.booked.insert(req.id, booked);
         }
-        Placed { replica: c.replica, cached: c.cached as u32, prompt: load.prompt as u32 }
+        Placed {
+            replica: c.replica,
+            cached: c.cached as u32,
+            prompt: load.prompt as u32,
+            block_tokens: self.block_tokens(req, load),
+        }
     }
 
     /// No candidate: will there be one?
