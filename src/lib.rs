@@ -6,7 +6,9 @@
 //! - [`core`]: the brain. Sans-I/O; time and randomness come in as arguments. It knows prefixes, prices and places.
 //! - [`config`]: one YAML file, environment and flags on top; everything that is wrong with it is told at once.
 //! - [`engine`]: what each model server calls its numbers; a page is scanned for the few that are needed.
+//! - [`observe`]: metrics, the access log, the program's own log.
 
 pub mod config;
 pub mod core;
 pub mod engine;
+pub mod observe;
