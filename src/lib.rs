@@ -4,11 +4,13 @@
 //! waiting there would cost more than computing the prefix again elsewhere. The map of the house:
 //!
 //! - [`core`]: the brain. Sans-I/O; time and randomness come in as arguments. It knows prefixes, prices and places.
+//! - [`router`]: the shell around the core: locks, clock, wake-ups; hands out reservations.
 //! - [`config`]: one YAML file, environment and flags on top; everything that is wrong with it is told at once.
 //! - [`engine`]: what each model server calls its numbers; a page is scanned for the few that are needed.
-//! - [`router`]: the shell around the core: locks, clock, wake-ups; hands out reservations.
+//! - [`observe`]: metrics, the access log, the program's own log.
 
 pub mod config;
 pub mod core;
 pub mod engine;
+pub mod observe;
 pub mod router;
