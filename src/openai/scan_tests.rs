@@ -193,6 +193,23 @@ fn a_longer_conversation_begins_like_the_shorter() {
 }
 
 #[test]
+fn big_images_are_one_part_and_no_text() {
+    let data = "iVBORw0KGgo/".repeat(700_000);
+    let with = |url: &str| {
+        format!(
+            r#"{{"messages":[{{"role":"user","content":[{{"type":"image_url","image_url":{{"url":"{url}"}}}}]}}]}}"#
+        )
+    };
+    let plain = with(&format!("data:image/png;base64,{data}"));
+    let escaped = with(&format!("data:image\\/png;base64,{}", data.replace('/', "\\/")));
+    let other = with(&format!("data:image/png;base64,{data}A"));
+    assert_eq!(prompt(Shape::Chat, &plain), prompt(Shape::Chat, &escaped));
+    assert_ne!(prompt(Shape::Chat, &plain), prompt(Shape::Chat, &other));
+    let s = params(Shape::Chat, &plain);
+    assert_eq!((s.text_bytes, s.media), (0, 1));
+}
+
+#[test]
 fn bad_bodies_say_where() {
     let bad = |body: &str| {
         let mut r = Record::default();
