@@ -126,6 +126,7 @@ fn parameters() {
     for f in [Features::TOOLS, Features::LOGPROBS, Features::PENALTIES, Features::STOP] {
         assert!(!s.features.has(f));
     }
+    assert!(params(Shape::Chat, r#"{"functions":[{"name":"f"}]}"#).features.has(Features::TOOLS));
     let s = params(
         Shape::Responses,
         r#"{"conversation":{"id":"c"},"previous_response_id":"resp_1","max_output_tokens":9}"#,
