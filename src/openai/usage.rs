@@ -167,6 +167,7 @@ mod tests {
         assert_eq!(find(format!("{{{real},{text}\"}}")), usage(5, 1, None));
         assert_eq!(find(format!("{text}\"}}")), None);
         assert_eq!(find(r#"["usage",{"prompt_tokens":1}]"#.into()), None);
+        assert_eq!(find(r#"{"of \"usage":{"prompt_tokens":1}}"#.into()), None);
         assert_eq!(find(real.into()), None);
     }
 }

@@ -216,6 +216,10 @@ fn a_whole_answer_is_read_at_its_ends() {
         let found = scan(&long, size);
         assert_eq!(found, Tail { usage: usage(6, 2, None), id: Some("resp_9".into()), error: false });
     }
+    let far = format!("{{\"usage\":{{\"prompt_tokens\":6}},\"pad\":\"{}\"}}", "x".repeat(4 << 10));
+    for size in [1, 100, 4096, far.len()] {
+        assert_eq!(scan(&far, size).usage, None);
+    }
     let short = "{\"usage\": {\"prompt_tokens\": 6}, \"id\": \"x\"}";
     assert_eq!(scan(short, 5), Tail { usage: usage(6, 0, None), id: Some("x".into()), error: false });
     assert!(scan("{\"error\":{\"message\":\"no\"}}", 100).error);
