@@ -315,7 +315,8 @@ impl Fleet {
                 let busy = r.map_or(0, |r| r.ledger.sequences(now) as u32 + r.ledger.calls());
                 let cold = r.map_or(Time(0), |r| r.last_cold);
                 let key = r.map_or(0, |r| r.facts.key);
-                (busy, cold, xxh3_64_with_seed(&key.to_le_bytes(), req.head))
+                // Holding more of it breaks a tie too: why fill a second cache for nothing?
+                (busy, std::cmp::Reverse(c.blocks), cold, xxh3_64_with_seed(&key.to_le_bytes(), req.head))
             })
             .map(|(at, _)| at)?;
         Some((winner, tied))
