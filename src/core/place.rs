@@ -246,6 +246,7 @@ impl Fleet {
         load: &Load,
         share: Option<f64>,
     ) -> Option<Excluded> {
+        let long = self.too_long(r, req, load);
         if r.left || r.draining {
             Some(Excluded::Draining)
         } else if !r.serves(req.model) {
@@ -256,10 +257,13 @@ impl Fleet {
             Some(Excluded::NotPinned)
         } else if r.health.state() != State::Ready {
             Some(Excluded::State(r.health.state()))
-        } else if let Some(long) = self.too_long(r, req, load) {
-            Some(long)
+        } else if long == Some(Excluded::TooLong) {
+            long
         } else if r.cap(now).is_some_and(|cap| r.ledger.in_flight() >= cap) {
             Some(Excluded::Full)
+        } else if long.is_some() {
+            // From here on: what may be overlooked. It must not hide what may not.
+            long
         } else if share.is_some_and(|mean| self.above_slow_start(now, r, mean)) {
             Some(Excluded::SlowStart)
         } else if now < r.paused_until {
