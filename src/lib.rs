@@ -6,3 +6,4 @@
 //! - [`core`]: the brain. Sans-I/O; time and randomness come in as arguments. It knows prefixes, prices and places.
 
 pub mod core;
+pub mod sim;

@@ -1,0 +1,3 @@
+//! Simulated engines, the demo's workload, and what is needed to run it.
+
+pub mod engine;
