@@ -73,7 +73,7 @@ impl Profile {
                 d: 5e-5,
                 e: 0.0,
                 max_batched_tokens: 2048,
-                kv_tokens: 65_536,
+                kv_tokens: 53_248,
                 max_batch: 64,
                 ..dense
             },
