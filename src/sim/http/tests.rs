@@ -382,7 +382,7 @@ async fn killing_resets_and_stopping_does_not() {
 
 #[tokio::test]
 async fn starting_refuses_or_answers_503() {
-    let startup = Duration::from_millis(150);
+    let startup = Duration::from_millis(500);
     let mock = Mock::start(MockConfig { startup, ..MockConfig::default() }).await.unwrap();
     assert_eq!(text(&mock, "GET", "/health", "").await.0, 503);
     let config = MockConfig { startup, refuse_while_starting: true, ..MockConfig::default() };
@@ -401,5 +401,5 @@ async fn timing_follows_the_profile() {
     post(&mock, "/v1/chat/completions", &chat(json!({"max_tokens": 5}))).await;
     // Five steps of 40 ms.
     let took = start.elapsed().as_secs_f64();
-    assert!((0.195..0.6).contains(&took), "{took}");
+    assert!((0.195..2.0).contains(&took), "{took}");
 }
