@@ -9,6 +9,7 @@
 //! - [`config`]: one YAML file, environment and flags on top; everything that is wrong with it is told at once.
 //! - [`engine`]: what each model server calls its numbers; a page is scanned for the few that are needed.
 //! - [`observe`]: metrics, the access log, the program's own log.
+//! - [`sim`]: a model of an engine, in virtual time and over HTTP; workloads; a client that drives them.
 
 pub mod config;
 pub mod core;
@@ -16,3 +17,4 @@ pub mod engine;
 pub mod observe;
 pub mod openai;
 pub mod router;
+pub mod sim;
