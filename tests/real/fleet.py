@@ -3,7 +3,6 @@
 Nothing here knows what is being tested. Ports are free ones, asked from the kernel. Logs go to one file a process.
 """
 import atexit
-import ctypes
 import http.client
 import json
 import os
@@ -11,6 +10,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,15 +18,13 @@ from pathlib import Path
 MODEL = "bench"
 BLOCK = 32
 """Tokens a KV block: vLLM's CPU attention takes multiples of 32."""
-KV_BLOCKS = 256
-"""Blocks a replica: 8,192 tokens. The 20 conversations need about twice that, so one replica can't hold them all, two can."""
+KV_BLOCKS = 512
+"""Blocks a replica: 16,384 tokens. The 20 conversations need about 26,000: more than one replica holds, less than two."""
 MAX_LEN = 4096
-STEP_TOKENS = 512
-"""Prompt tokens a step. Aborts take effect between steps, and on one core 512 tokens are about half a second."""
+STEP_TOKENS = 256
+"""Prompt tokens a step. Aborts take effect between steps, and on one core 256 tokens are about a quarter of a second."""
 MAX_SEQS = 8
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_PR_SET_PDEATHSIG = 1
 _running: list["Process"] = []
 
 
@@ -41,8 +39,24 @@ def free_port() -> int:
         return s.getsockname()[1]
 
 
-def _die_with_parent() -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+# Kills the groups whose numbers it was given, as soon as its input ends: when this process is gone, however it went.
+_WATCHDOG = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+groups = [int(line) for line in sys.stdin]
+for group in groups:
+    try: os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError: pass
+"""
+_watchdog: list[subprocess.Popen] = []
+
+
+def _watch(group: int) -> None:
+    if not _watchdog:
+        _watchdog.append(subprocess.Popen([sys.executable, "-c", _WATCHDOG], stdin=subprocess.PIPE, text=True, start_new_session=True))
+    _watchdog[0].stdin.write(f"{group}\n")
+    _watchdog[0].stdin.flush()
 
 
 @dataclass
@@ -58,8 +72,9 @@ class Process:
         log = logs / f"{name}.log"
         with open(log, "ab") as f:
             popen = subprocess.Popen(
-                argv, env=env, stdin=subprocess.DEVNULL, stdout=f, stderr=f, start_new_session=True, preexec_fn=_die_with_parent
+                argv, env=env, stdin=subprocess.DEVNULL, stdout=f, stderr=f, start_new_session=True
             )
+        _watch(popen.pid)
         process = cls(name, log, popen)
         _running.append(process)
         return process
@@ -165,6 +180,7 @@ class Replica:
             "--host", "127.0.0.1", "--port", str(self.port), "--max-model-len", str(MAX_LEN), "--max-num-seqs", str(MAX_SEQS),
             "--max-num-batched-tokens", str(STEP_TOKENS), "--enable-prefix-caching", "--block-size", str(BLOCK),
             "--num-gpu-blocks-override", str(KV_BLOCKS), "--enable-prompt-tokens-details", "--enforce-eager", "--dtype", "bfloat16",
+            "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
         ]
         self.process = Process.start(self.name, argv, env, logs)
 
