@@ -98,13 +98,14 @@ class Run:
             self.prediction(homing, router)
             router.stop()
             self.say(json.dumps({k: self.report[k] for k in ("rr", "homing", "ratio_computed", "predicted", "actual", "abs_error_share")}))
-            if homing.ttft_mean_ms < rr.ttft_mean_ms and homing_computed <= COMPUTED_BAR * rr_computed and not homing.failed:
+            # Only times are noisy: the rest has to hold in each round.
+            for name, result in (("round robin", rr), ("the router", homing)):
+                self.check(not result.failed, f"no request failed through {name}: {[turn.error for turn in result.failed][:3]}")
+            ratio = self.report["ratio_computed"]
+            self.check(ratio <= COMPUTED_BAR, f"prompt tokens computed: {ratio} of round robin's, at most {COMPUTED_BAR}")
+            if homing.ttft_mean_ms < rr.ttft_mean_ms:
                 break
-            self.say("not better: measuring again" if number < ROUNDS else "not better, three times")
-        for name, result in (("round robin", rr), ("the router", homing)):
-            self.check(not result.failed, f"no request failed through {name}: {[turn.error for turn in result.failed][:3]}")
-        ratio = self.report["ratio_computed"]
-        self.check(ratio <= COMPUTED_BAR, f"prompt tokens computed: {ratio} of round robin's, at most {COMPUTED_BAR}")
+            self.say("mean TTFT is not lower: measuring again" if number < ROUNDS else "mean TTFT was not lower in any round")
         self.check(homing.ttft_mean_ms < rr.ttft_mean_ms, f"mean TTFT {homing.ttft_mean_ms:.0f} ms, round robin {rr.ttft_mean_ms:.0f} ms")
         self.check(self.report["predicted"] is not None, "every answer told the predicted cached tokens (x-homing-cached-tokens)")
 
