@@ -4,11 +4,23 @@
 //! [`Time`] and randomness as a seed, so the code that routes production traffic also replays a trace in virtual time,
 //! the same each run.
 
+pub mod admission;
+pub mod cost;
+pub mod fleet;
+pub mod health;
 pub mod ids;
+pub mod learn;
+pub mod ledger;
+pub mod model;
+pub mod place;
 pub mod prefix;
+pub mod replica;
 pub mod request;
+pub mod speed;
 pub mod time;
 
+pub use fleet::{Failure, Fleet, Outcome, Settings};
 pub use ids::{Holder, ModelId, ReplicaId, RequestId};
-pub use request::Request;
+pub use place::{Arrival, Placed, Rejection, Seen};
+pub use request::{Length, Request};
 pub use time::Time;

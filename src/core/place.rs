@@ -1,0 +1,431 @@
+//! Filter, price, choose, reserve: one step, so that two requests never see the same idle replica.
+
+use super::cost::{self, Here, Load, Price};
+use super::fleet::{Booked, Fleet};
+use super::health::State;
+use super::ids::{ReplicaId, RequestId};
+use super::ledger::Flight;
+use super::model::ModelStats;
+use super::replica::Replica;
+use super::request::{Length, Request};
+use super::time::Time;
+use smallvec::SmallVec;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// What the index knows of a prompt: dense over replica slots; slots beyond the end hold nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen<'a> {
+    /// Leading blocks of the prompt's chain that each replica holds.
+    pub matched: &'a [u32],
+    /// Blocks that fit into each replica's cache before something is pushed out; `None` = not known.
+    pub room: &'a [Option<u64>],
+}
+
+/// What became of an arrival.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Arrival {
+    /// Placed and reserved.
+    Placed(Placed),
+    /// Nothing can take it now: it stands in the line. Arrive again when [`Fleet::turns`] names it.
+    Waiting,
+    /// It can't be served.
+    Rejected(Rejection),
+}
+
+/// A reservation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Placed {
+    /// Where.
+    pub replica: ReplicaId,
+    /// Prompt tokens believed to be cached there.
+    pub cached: u32,
+    /// Prompt tokens, believed or exact.
+    pub prompt: u32,
+}
+
+/// Why a request can't be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rejection {
+    /// No replica serves that model, and all of them are known.
+    UnknownModel,
+    /// Every replica that serves it has been tried, or none is up.
+    NoReplica,
+    /// The prompt is longer than any replica takes.
+    TooLong {
+        /// Tokens of the prompt, as far as known.
+        prompt: u32,
+        /// Tokens that the roomiest replica takes.
+        max: u32,
+    },
+    /// Too many wait already.
+    QueueFull,
+    /// The one replica that could continue the conversation is gone or can't serve.
+    PinnedGone,
+}
+
+/// Why a replica isn't eligible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Excluded {
+    /// It doesn't serve the model.
+    Model,
+    /// Its state says no.
+    State(State),
+    /// It is draining or has left.
+    Draining,
+    /// It has been tried for this request.
+    Tried,
+    /// Another replica must serve this request.
+    NotPinned,
+    /// Its context is too short.
+    TooLong,
+    /// Its context is too short if the estimate of the prompt's length is right.
+    MaybeTooLong,
+    /// It has as many in flight as it may.
+    Full,
+    /// It is new, and has its slow-start share already.
+    SlowStart,
+    /// It asked for patience.
+    Paused,
+}
+
+impl Excluded {
+    /// The label in explanations.
+    pub fn label(self) -> &'static str {
+        match self {
+            Excluded::Model => "model_not_served",
+            Excluded::State(s) => s.label(),
+            Excluded::Draining => "draining",
+            Excluded::Tried => "already_tried",
+            Excluded::NotPinned => "another_is_pinned",
+            Excluded::TooLong => "context_too_short",
+            Excluded::MaybeTooLong => "context_may_be_too_short",
+            Excluded::Full => "full",
+            Excluded::SlowStart => "slow_start",
+            Excluded::Paused => "paused",
+        }
+    }
+
+    /// May be overlooked when there is nobody else.
+    fn soft(self) -> bool {
+        matches!(self, Excluded::SlowStart | Excluded::Paused | Excluded::MaybeTooLong)
+    }
+}
+
+/// One replica in a decision.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate {
+    /// Which.
+    pub replica: ReplicaId,
+    /// Leading blocks of the chain that it holds.
+    pub blocks: u32,
+    /// Tokens that those blocks are.
+    pub cached: f64,
+    /// The price of placing the request there.
+    pub price: Price,
+    /// Why it isn't eligible, if it isn't.
+    pub excluded: Option<Excluded>,
+}
+
+/// A decision that explains itself.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    /// Every replica.
+    pub candidates: Vec<Candidate>,
+    /// Which of them it would be.
+    pub chosen: Option<ReplicaId>,
+    /// How many were as good within the tie's width; the order of ties chose among them.
+    pub tied: usize,
+    /// Prompt tokens.
+    pub prompt: f64,
+    /// Output tokens expected.
+    pub output: f64,
+}
+
+/// A sure excess: an estimate of a prompt's length is this much over the limit before a request is refused for it.
+const SURELY: f64 = 1.25;
+/// The same while the tokens a byte aren't learned: text of one token in sixteen bytes would still fit.
+const UNSURE: f64 = 4.0;
+/// Prompts seen before the learned tokens a byte can refuse one.
+const SURE_AFTER: f64 = 5.0;
+/// Prices this near (seconds) are equal, whatever the share.
+const EQUAL: f64 = 1e-4;
+
+type List = SmallVec<[Candidate; 32]>;
+
+impl Fleet {
+    /// A request comes: choose and reserve, or wait, or refuse. A waiting request arrives again when it is its turn.
+    pub fn arrive(&mut self, now: Time, req: &Request, seen: &Seen<'_>) -> Arrival {
+        if self.queue.behind(req.id, req.model) {
+            return self.wait(req);
+        }
+        let load = self.size(req);
+        let list = self.survey(now, req, seen, &load, false);
+        let Some((at, _)) = self.choose(now, req, &load, &list) else {
+            return self.refuse(req, &load, &list);
+        };
+        let placed = self.book(now, req, &load, &list[at]);
+        self.queue.leave(req.id);
+        Arrival::Placed(placed)
+    }
+
+    /// What would be decided, and why, without reserving anything.
+    pub fn explain(&self, now: Time, req: &Request, seen: &Seen<'_>) -> Decision {
+        let load = self.size(req);
+        let list = self.survey(now, req, seen, &load, true);
+        let choice = self.choose(now, req, &load, &list);
+        Decision {
+            chosen: choice.map(|(at, _)| list[at].replica),
+            tied: choice.map_or(0, |(_, tied)| tied),
+            candidates: list.into_vec(),
+            prompt: load.prompt,
+            output: load.output,
+        }
+    }
+
+    /// Requests in the line whose turn it is to arrive again. Call it after anything that may have made room.
+    pub fn turns(&self) -> SmallVec<[RequestId; 4]> {
+        self.queue.heads()
+    }
+
+    /// Tokens of a prompt, and what it will decode.
+    fn size(&self, req: &Request) -> Load {
+        let stats = req.model.and_then(|m| self.models.get(&m));
+        let ratio = stats.map_or(self.settings.tokens_per_byte, ModelStats::tokens_per_byte);
+        let prompt = match req.length {
+            Length::Text { bytes, .. } => bytes as f64 * ratio,
+            Length::Tokens { tokens, .. } => f64::from(tokens),
+        };
+        let output = match stats {
+            Some(s) => s.expected_output(req.max_output),
+            None => ModelStats::new(ratio).expected_output(req.max_output),
+        };
+        Load { prompt: prompt.max(1.0), output, choices: f64::from(req.choices.max(1)) }
+    }
+
+    /// Tokens of one block of the request's chain.
+    fn block_tokens(&self, req: &Request, load: &Load) -> f64 {
+        match req.length {
+            Length::Text { bytes, block } => f64::from(block) * load.prompt / (bytes as f64).max(1.0),
+            Length::Tokens { block, .. } => f64::from(block),
+        }
+    }
+
+    /// Every replica with its exclusion or price; prices of the excluded only when `all`.
+    fn survey(&self, now: Time, req: &Request, seen: &Seen<'_>, load: &Load, all: bool) -> List {
+        let block = self.block_tokens(req, load);
+        let share = self.established(now, req);
+        let shape = self.fit.shape();
+        let mut list = List::new();
+        for r in self.replicas.iter().flatten() {
+            let slot = usize::from(r.id.slot);
+            let blocks = seen.matched.get(slot).copied().unwrap_or(0);
+            let cached = (f64::from(blocks) * block).min(load.prompt - 1.0).max(0.0);
+            let room = seen.room.get(slot).copied().flatten().map(|b| b as f64 * block);
+            let excluded = self.excluded(now, r, req, load, share);
+            let wanted = all || excluded.is_none_or(Excluded::soft);
+            let price = match (wanted, req.generates) {
+                (false, _) => Price::default(),
+                (true, true) => {
+                    let here = Here { cached, room };
+                    cost::price(now, shape, self.medians, &self.settings.weights, r, load, &here)
+                }
+                (true, false) => cost::call_price(now, shape, r),
+            };
+            list.push(Candidate { replica: r.id, blocks, cached, price, excluded });
+        }
+        list
+    }
+
+    fn excluded(
+        &self,
+        now: Time,
+        r: &Replica,
+        req: &Request,
+        load: &Load,
+        share: Option<f64>,
+    ) -> Option<Excluded> {
+        if r.left || r.draining {
+            Some(Excluded::Draining)
+        } else if !r.serves(req.model) {
+            Some(Excluded::Model)
+        } else if req.exclude.contains(&r.id) {
+            Some(Excluded::Tried)
+        } else if req.pinned.is_some_and(|p| p != r.id) {
+            Some(Excluded::NotPinned)
+        } else if r.health.state() != State::Ready {
+            Some(Excluded::State(r.health.state()))
+        } else if let Some(long) = self.too_long(r, req, load) {
+            Some(long)
+        } else if r.cap(now).is_some_and(|cap| r.ledger.in_flight() >= cap) {
+            Some(Excluded::Full)
+        } else if share.is_some_and(|mean| self.above_slow_start(now, r, mean)) {
+            Some(Excluded::SlowStart)
+        } else if now < r.paused_until {
+            Some(Excluded::Paused)
+        } else {
+            None
+        }
+    }
+
+    /// Mean in-flight of the replicas that are past their slow start; `None` while there are none, since then there
+    /// is nobody whose share could be compared.
+    fn established(&self, now: Time, req: &Request) -> Option<f64> {
+        let (mut n, mut sum, mut young) = (0u32, 0u32, false);
+        for r in self.replicas.iter().flatten() {
+            if r.left || r.draining || r.health.state() != State::Ready || !r.serves(req.model) {
+                continue;
+            }
+            if now.since(r.health.ready_since()) >= self.settings.slow_start {
+                n += 1;
+                sum += r.ledger.in_flight();
+            } else {
+                young = true;
+            }
+        }
+        (young && n > 0).then(|| f64::from(sum) / f64::from(n))
+    }
+
+    fn above_slow_start(&self, now: Time, r: &Replica, mean: f64) -> bool {
+        let age = now.since(r.health.ready_since()) / self.settings.slow_start.max(1e-9);
+        age < 1.0 && f64::from(r.ledger.in_flight()) >= (age.max(0.1) * (mean + 1.0)).max(1.0)
+    }
+
+    /// The cheapest eligible candidate and how many tied with it.
+    fn choose(&self, now: Time, req: &Request, load: &Load, list: &List) -> Option<(usize, usize)> {
+        // Those who are out only for politeness count when there is nobody else.
+        let hard = list.iter().any(|c| c.excluded.is_none());
+        let eligible =
+            |c: &&Candidate| c.excluded.is_none() || (!hard && c.excluded.is_some_and(Excluded::soft));
+        let best = list.iter().filter(eligible).map(|c| c.price.total()).min_by(f64::total_cmp)?;
+        // The part of the price that everybody pays anyhow doesn't widen a tie.
+        let base =
+            self.settings.weights.decode * load.output * self.fit.shape().step * self.medians.decode.exp();
+        let base = if req.generates { base } else { 0.0 };
+        let width = (best - base).max(0.0) * self.settings.weights.tie + EQUAL;
+        let mut tied = 0;
+        let winner = list
+            .iter()
+            .enumerate()
+            .filter(|(_, c)| eligible(c) && c.price.total() <= best + width)
+            .inspect(|_| tied += 1)
+            .min_by_key(|(_, c)| {
+                let r = self.get(c.replica);
+                let busy = r.map_or(0, |r| r.ledger.sequences(now) as u32 + r.ledger.calls());
+                let cold = r.map_or(Time(0), |r| r.last_cold);
+                let key = r.map_or(0, |r| r.facts.key);
+                (busy, cold, xxh3_64_with_seed(&key.to_le_bytes(), req.head))
+            })
+            .map(|(at, _)| at)?;
+        Some((winner, tied))
+    }
+
+    fn book(&mut self, now: Time, req: &Request, load: &Load, c: &Candidate) -> Placed {
+        if let Some(model) = req.model
+            && self.models.len() < self.settings.max_models
+        {
+            let ratio = self.settings.tokens_per_byte;
+            self.models.entry(model).or_insert_with(|| ModelStats::new(ratio));
+        }
+        let shape = *self.fit.shape();
+        let medians = self.medians;
+        if let Some(r) = self.get_mut(c.replica) {
+            if c.blocks == 0 {
+                r.last_cold = now;
+            }
+            let scale = r.prefill.log(now, medians.prefill).exp();
+            let here = Here { cached: c.cached, room: None };
+            let prefill = if req.generates { cost::prefill(&shape, scale, load, &here) } else { 0.0 };
+            let (n, context) = (r.ledger.sequences(now), r.ledger.context(now));
+            let idle_step = shape.decode_step(n, context);
+            // Each step of its prefill also decodes for the others, and it waits for half a step to begin.
+            let chunks = shape.chunks(load.prompt - c.cached);
+            let disturbance = if n > 0.0 { chunks * (idle_step - shape.step) + idle_step / 2.0 } else { 0.0 };
+            let clean = req.streams && r.ledger.wait(now) <= 0.1 * prefill;
+            r.ledger.book(
+                now,
+                Flight {
+                    id: req.id,
+                    prefill,
+                    context: load.prompt as u32,
+                    output: (load.output * load.choices) as u32,
+                    sequences: load.choices as u32,
+                    due: now,
+                    prefilling: false,
+                    streams: req.streams,
+                    generates: req.generates,
+                    produced: 0,
+                },
+            );
+            let bytes = match req.length {
+                Length::Text { bytes, .. } => Some(bytes),
+                Length::Tokens { .. } => None,
+            };
+            let booked = Booked {
+                replica: c.replica,
+                model: req.model,
+                bytes,
+                prompt: load.prompt,
+                cached: c.cached,
+                choices: req.choices.max(1),
+                placed: now,
+                first: None,
+                disturbance,
+                clean: clean && req.generates,
+                step: idle_step,
+            };
+            self.booked.insert(req.id, booked);
+        }
+        Placed { replica: c.replica, cached: c.cached as u32, prompt: load.prompt as u32 }
+    }
+
+    /// No candidate: will there be one?
+    fn refuse(&mut self, req: &Request, load: &Load, list: &List) -> Arrival {
+        let any = |f: fn(Excluded) -> bool| list.iter().any(|c| c.excluded.is_some_and(f));
+        let serves = |c: &&Candidate| !matches!(c.excluded, Some(Excluded::Model | Excluded::Draining));
+        if any(|e| matches!(e, Excluded::Full | Excluded::State(State::Starting))) {
+            return self.wait(req);
+        }
+        self.queue.leave(req.id);
+        let rejection = if !list.is_empty() && list.iter().all(|c| c.excluded == Some(Excluded::Model)) {
+            Rejection::UnknownModel
+        } else if any(|e| e == Excluded::TooLong) {
+            let max =
+                self.replicas().filter(|r| r.serves(req.model)).filter_map(|r| r.facts.max_model_len).max();
+            Rejection::TooLong { prompt: load.prompt as u32, max: max.unwrap_or(0) }
+        } else if req.pinned.is_some()
+            && list.iter().filter(serves).all(|c| c.excluded != Some(Excluded::Full))
+        {
+            Rejection::PinnedGone
+        } else {
+            Rejection::NoReplica
+        };
+        Arrival::Rejected(rejection)
+    }
+
+    fn wait(&mut self, req: &Request) -> Arrival {
+        match self.queue.join(req.id, req.model) {
+            Ok(()) => Arrival::Waiting,
+            Err(_) => Arrival::Rejected(Rejection::QueueFull),
+        }
+    }
+
+    /// Is the prompt too long for the replica, surely or perhaps? An estimate refuses only when it is far off.
+    fn too_long(&self, r: &Replica, req: &Request, load: &Load) -> Option<Excluded> {
+        let max = f64::from(r.facts.max_model_len?);
+        if !req.generates || load.prompt <= max {
+            return None;
+        }
+        let margin = match req.length {
+            Length::Tokens { .. } => 1.0,
+            Length::Text { .. } => {
+                let seen = req.model.and_then(|m| self.models.get(&m)).map_or(0.0, ModelStats::prompts_seen);
+                if seen >= SURE_AFTER { SURELY } else { UNSURE }
+            }
+        };
+        Some(if load.prompt > max * margin { Excluded::TooLong } else { Excluded::MaybeTooLong })
+    }
+}
+
+#[cfg(test)]
+#[path = "place_tests.rs"]
+mod tests;
