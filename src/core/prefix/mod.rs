@@ -1,3 +1,33 @@
 //! Who holds which prefix: block chains of prompts, and the radix index over them.
+//!
+//! - [`chain`]: from a prompt's text to block hashes, each of which stands for its block and all before it.
+//! - [`index`]: the radix tree over such chains, with a set of holders for each run of blocks.
+//!
+//! The index is a believer, not a witness: it estimates what an engine's cache holds from what was sent there
+//! (`update`), from the cache's capacity (`evict`, `lru`) and from what the engine says (`correct`, `remove`).
 
 pub mod chain;
+pub mod index;
+pub mod matches;
+
+mod bits;
+mod evict;
+mod ghost;
+mod hash;
+mod hold;
+mod holes;
+mod invariants;
+mod lru;
+mod node;
+mod shape;
+mod speculation;
+mod update;
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;
+
+pub use chain::{Blocks, Head, Part, Root, TEXT_BLOCK};
+pub use index::{IndexConfig, IndexStats, PrefixIndex};
+pub use matches::Matches;
