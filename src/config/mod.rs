@@ -1,0 +1,31 @@
+//! The configuration: one YAML file, with environment and flags on top.
+//!
+//! A setting is looked for in a flag, then in a `HOMING_…` variable, then in the file, then in the defaults. Flags and
+//! variables arrive here as [`Overrides`] (the command line reads both). A key that nobody knows is an error that names
+//! its path and the nearest key that exists: a typo that is silently ignored is found months later, in production.
+//!
+//! - `schema`: what can be written, with the defaults; `sections`: its smaller parts
+//! - `speed`: the named speed profiles
+//! - `units`: `5s`, `64KiB`; `secret`: values that are never printed
+//! - `load`: text → tree → variables → typed → files of secrets
+//! - `keys`: unknown keys; `vars`: `${VAR}`; `validate`: what types can't say
+
+mod keys;
+mod load;
+mod schema;
+mod secret;
+mod sections;
+mod speed;
+mod units;
+mod validate;
+mod vars;
+
+pub use load::{ConfigError, Overrides, load, parse, parse_replicas, schema_json};
+pub use schema::{Config, EngineKind, ReplicaDefaults, ReplicaSpec};
+pub use secret::Secret;
+pub use sections::{
+    AccessTarget, Drain, Health, Index, Limits, Log, LogFormat, Poll, Price, Queue, Retry, Timeouts, Trust,
+};
+pub use speed::{Profile, Speed, SpeedPrior};
+pub use units::{Seconds, Size};
+pub use validate::{Problem, Report, Severity};
