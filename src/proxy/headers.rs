@@ -5,6 +5,7 @@
 
 use crate::router::Endpoint;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use std::time::Duration;
 
 /// Carries a request's identity; kept from the client if it is sane, else made here.
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -102,6 +103,18 @@ pub(super) fn to_client(headers: &mut HeaderMap, request_id: &HeaderValue) {
     }
     headers.remove(PROXY_CONNECTION);
     headers.insert(REQUEST_ID, request_id.clone());
+}
+
+/// A replica may ask for more patience than clients should have.
+pub(super) fn cap_retry_after(headers: &mut HeaderMap, max: Duration) {
+    if retry_after(headers).is_some_and(|seconds| seconds > max.as_secs()) {
+        headers.insert(header::RETRY_AFTER, max.as_secs().into());
+    }
+}
+
+/// `Retry-After` in seconds. A date isn't read: no model server sends one.
+pub(super) fn retry_after(headers: &HeaderMap) -> Option<u64> {
+    headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()
 }
 
 /// Is the answer a stream of server-sent events?

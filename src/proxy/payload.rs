@@ -19,13 +19,19 @@ pub(super) enum Payload {
 }
 
 impl Payload {
-    pub(super) fn empty() -> Self {
-        Payload::pieces(&Pieces::new())
-    }
-
     pub(super) fn pieces(pieces: &Pieces) -> Self {
         let left = pieces.iter().map(|p| p.len() as u64).sum();
         Payload::Pieces(pieces.clone().into_iter(), left)
+    }
+}
+
+impl Payload {
+    /// The client's own body, if this is one.
+    pub(super) fn into_stream(self) -> Option<Incoming> {
+        match self {
+            Payload::Stream(body) => Some(body),
+            Payload::Pieces(..) => None,
+        }
     }
 }
 
@@ -74,6 +80,6 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let whole = runtime.block_on(body.collect()).unwrap().to_bytes();
         assert_eq!(&whole[..], b"{\"a\":1,\"b\":2}");
-        assert!(Payload::empty().is_end_stream());
+        assert!(Payload::pieces(&Pieces::new()).is_end_stream());
     }
 }

@@ -8,13 +8,13 @@
 use super::budget::Budget;
 use super::settings::Settings;
 use super::worker::{self, Shared};
+use crate::observe::{AccessLog, Metrics};
 use crate::router::Router;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
-use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, watch};
 
 /// Connections that may wait to be accepted.
@@ -51,23 +51,36 @@ impl Proxy {
     ///
     /// # Errors
     /// The address is in use or not ours.
-    pub fn bind(address: SocketAddr, settings: Settings, router: Arc<Router>) -> io::Result<Self> {
+    pub fn bind(
+        address: SocketAddr,
+        settings: Settings,
+        router: Arc<Router>,
+        metrics: Arc<Metrics>,
+        access: AccessLog,
+    ) -> io::Result<Self> {
         let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
         socket.set_reuse_address(true)?;
         socket.bind(&address.into())?;
         socket.listen(BACKLOG)?;
-        Self::on(socket.into(), settings, router)
+        Self::on(socket.into(), settings, router, metrics, access)
     }
 
     /// Serves on a socket that listens already.
     ///
     /// # Errors
     /// The socket can't be made non-blocking.
-    pub fn on(listener: TcpListener, settings: Settings, router: Arc<Router>) -> io::Result<Self> {
+    pub fn on(
+        listener: TcpListener,
+        settings: Settings,
+        router: Arc<Router>,
+        metrics: Arc<Metrics>,
+        access: AccessLog,
+    ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let budget = Arc::new(Budget::new(settings.retry_share, settings.retry_floor));
         let limits = settings.body_limits();
-        Ok(Proxy { listener, shared: Shared { settings: Arc::new(settings), router, budget, limits } })
+        let settings = Arc::new(settings);
+        Ok(Proxy { listener, shared: Shared { settings, router, budget, limits, metrics, access } })
     }
 
     /// Where it listens.
@@ -122,7 +135,7 @@ fn accept(
     mut phase: watch::Receiver<Phase>,
 ) -> impl AsyncFnOnce() + Send + 'static {
     async move || {
-        let listener = match AsyncFd::new(listener) {
+        let listener = match tokio::net::TcpListener::from_std(listener) {
             Ok(listener) => listener,
             Err(error) => return tracing::error!(%error, "the listening socket can't be watched"),
         };
@@ -135,34 +148,33 @@ fn accept(
             () = deal(&listener, &lanes, cap) => {}
         }
         // What has already been connected by the system is still served: closing the socket would reset it.
-        while let Ok((socket, _)) = listener.get_ref().accept() {
-            hand_over(socket, &lanes);
+        if let Ok(listener) = listener.into_std() {
+            while let Ok((socket, _)) = listener.accept() {
+                if socket.set_nonblocking(true).is_ok() {
+                    hand_over(socket, &lanes);
+                }
+            }
         }
     }
 }
 
-async fn deal(listener: &AsyncFd<TcpListener>, lanes: &[Lane], cap: usize) {
+async fn deal(listener: &tokio::net::TcpListener, lanes: &[Lane], cap: usize) {
     loop {
         if lanes.iter().map(|l| l.open.load(Relaxed)).sum::<usize>() >= cap {
             tokio::time::sleep(PAUSE).await;
             continue;
         }
-        let Ok(mut ready) = listener.readable().await else { return };
-        match ready.try_io(|l| l.get_ref().accept()) {
-            Ok(Ok((socket, _))) => hand_over(socket, lanes),
-            Ok(Err(error)) => {
+        match listener.accept().await.and_then(|(socket, _)| socket.into_std()) {
+            Ok(socket) => hand_over(socket, lanes),
+            Err(error) => {
                 tracing::warn!(%error, "can't accept");
                 tokio::time::sleep(PAUSE).await;
             }
-            Err(_would_block) => {}
         }
     }
 }
 
 fn hand_over(socket: TcpStream, lanes: &[Lane]) {
-    if socket.set_nonblocking(true).is_err() {
-        return;
-    }
     if let Some(lane) = lanes.iter().min_by_key(|l| l.open.load(Relaxed)) {
         // Counted here, so that a burst isn't dealt to one worker before it has looked.
         lane.open.fetch_add(1, Relaxed);

@@ -42,8 +42,8 @@ pub(super) struct SendError {
     /// The connection had served before and not a byte of an answer came: most likely the replica had closed it
     /// while it lay idle.
     pub(super) idle_close: bool,
-    /// The request never went out at all.
-    pub(super) unsent: bool,
+    /// The body, if it is one that passes through and nothing of it has been taken.
+    pub(super) unsent: Option<Incoming>,
 }
 
 impl Upstream {
@@ -72,7 +72,7 @@ impl Upstream {
         })
         .await;
         result.map_err(|mut refused| SendError {
-            unsent: refused.take_message().is_some(),
+            unsent: refused.take_message().and_then(|request| request.into_body().into_stream()),
             idle_close: self.reused && !self.heard.get(),
             error: refused.into_error(),
         })

@@ -4,9 +4,11 @@ use super::budget::Budget;
 use super::conn;
 use super::io::{Client, Order};
 use super::pool::Pool;
+use super::prompt::PromptReader;
 use super::read_body::BodyLimits;
 use super::server::Phase;
 use super::settings::Settings;
+use crate::observe::{AccessLog, Metrics};
 use crate::router::Router;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -31,12 +33,15 @@ pub(super) struct Shared {
     pub(super) router: Arc<Router>,
     pub(super) budget: Arc<Budget>,
     pub(super) limits: BodyLimits,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) access: AccessLog,
 }
 
 /// What the requests of one worker share.
 pub(super) struct Worker {
     pub(super) shared: Shared,
     pub(super) pool: RefCell<Pool>,
+    pub(super) prompts: RefCell<PromptReader>,
     clients: RefCell<HashMap<u64, Rc<Client>>>,
     last: Cell<u64>,
     empty: Notify,
@@ -92,6 +97,7 @@ pub(super) fn run(
         let grace = shared.settings.drain_grace;
         let worker = Rc::new(Worker {
             pool: RefCell::new(Pool::new(shared.settings.pool_idle)),
+            prompts: RefCell::new(PromptReader::new(&shared.router)),
             shared,
             clients: RefCell::default(),
             last: Cell::new(0),
