@@ -19,7 +19,7 @@ fn chain(shared: usize, own: u64, n: usize) -> Vec<u64> {
     let mix =
         |a: u64, b: u64| (a ^ b.wrapping_mul(0x9E37_79B9_7F4A_7C15)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
     (0..n as u64)
-        .scan(7, |hash, i| {
+        .scan(7u64, |hash, i| {
             let word = if (i as usize) < shared { 0 } else { own + 1 };
             *hash = mix(hash.rotate_left(23), word ^ i);
             Some(*hash)

@@ -276,6 +276,16 @@ impl Fleet {
         }
     }
 
+    /// Gives up a place in the line.
+    pub fn unqueue(&mut self, id: RequestId) {
+        self.queue.leave(id);
+    }
+
+    /// What it was set up with.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// Takes the medians anew and, given the index's measure, the share of evicted blocks asked for again.
     pub fn tick(&mut self, reuse: f64) {
         self.settings.weights.reuse = reuse.clamp(0.0, 1.0);

@@ -41,6 +41,8 @@ pub struct Placed {
     pub cached: u32,
     /// Prompt tokens, believed or exact.
     pub prompt: u32,
+    /// Tokens of one block of its chain.
+    pub block_tokens: f64,
 }
 
 /// Why a request can't be served.
@@ -244,6 +246,7 @@ impl Fleet {
         load: &Load,
         share: Option<f64>,
     ) -> Option<Excluded> {
+        let long = self.too_long(r, req, load);
         if r.left || r.draining {
             Some(Excluded::Draining)
         } else if !r.serves(req.model) {
@@ -254,10 +257,13 @@ impl Fleet {
             Some(Excluded::NotPinned)
         } else if r.health.state() != State::Ready {
             Some(Excluded::State(r.health.state()))
-        } else if let Some(long) = self.too_long(r, req, load) {
-            Some(long)
+        } else if long == Some(Excluded::TooLong) {
+            long
         } else if r.cap(now).is_some_and(|cap| r.ledger.in_flight() >= cap) {
             Some(Excluded::Full)
+        } else if long.is_some() {
+            // From here on: what may be overlooked. It must not hide what may not.
+            long
         } else if share.is_some_and(|mean| self.above_slow_start(now, r, mean)) {
             Some(Excluded::SlowStart)
         } else if now < r.paused_until {
@@ -313,7 +319,8 @@ impl Fleet {
                 let busy = r.map_or(0, |r| r.ledger.sequences(now) as u32 + r.ledger.calls());
                 let cold = r.map_or(Time(0), |r| r.last_cold);
                 let key = r.map_or(0, |r| r.facts.key);
-                (busy, cold, xxh3_64_with_seed(&key.to_le_bytes(), req.head))
+                // Holding more of it breaks a tie too: why fill a second cache for nothing?
+                (busy, std::cmp::Reverse(c.blocks), cold, xxh3_64_with_seed(&key.to_le_bytes(), req.head))
             })
             .map(|(at, _)| at)?;
         Some((winner, tied))
@@ -375,7 +382,12 @@ impl Fleet {
             };
             self.booked.insert(req.id, booked);
         }
-        Placed { replica: c.replica, cached: c.cached as u32, prompt: load.prompt as u32 }
+        Placed {
+            replica: c.replica,
+            cached: c.cached as u32,
+            prompt: load.prompt as u32,
+            block_tokens: self.block_tokens(req, load),
+        }
     }
 
     /// No candidate: will there be one?

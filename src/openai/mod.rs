@@ -3,22 +3,31 @@
 //! - [`scan`]: a request body, read where it lies: the parameters, and the prompt in the order in which the model will
 //!   see it, for the prefix chain.
 //! - [`splice_usage`]: the one key that the router may add to a body.
+//! - [`Framer`]: a stream of events, watched as it passes: first token, tokens so far, usage, end.
+//! - [`TailScan`]: an answer that isn't streamed, watched at its ends.
+//! - [`Problem`]: what went wrong, in words and shapes that clients know.
 
 mod completions;
 mod content;
+mod error;
 pub mod json;
 mod message;
 mod scan;
 mod sink;
 mod splice;
+mod sse;
 mod tape;
 pub mod text;
+mod usage;
 
 #[cfg(test)]
 mod scan_tests;
 
+pub use error::{ErrorShape, Kind, Problem, Source};
 pub use json::BadJson;
 pub use scan::{Features, Scan, Shape, StreamOptions, scan};
 pub use sink::{Ignore, MAX_NAME, Media, Part, Sink};
 pub use splice::{Splice, splice_usage};
+pub use sse::{Facts, Framer, FramerMode, HOLD, Pieces, Tail, TailScan};
 pub use tape::Scratch;
+pub use usage::Usage;

@@ -220,13 +220,9 @@ impl Found {
                 (PROMPT, from..tape.len())
             }
             (Shape::Completions, _) => return Ok(false),
-            (_, b"tools") => {
-                let (range, some) = json(c, tape, Kind::Tools)?;
-                self.features.set(Features::TOOLS, some);
-                (TOOLS, range)
-            }
-            (Shape::Chat, b"functions") => (FUNCTIONS, json(c, tape, Kind::Tools)?.0),
-            (Shape::Chat, b"documents") => (DOCUMENTS, json(c, tape, Kind::Other)?.0),
+            (_, b"tools") => (TOOLS, json(c, tape, Kind::Tools)?),
+            (Shape::Chat, b"functions") => (FUNCTIONS, json(c, tape, Kind::Tools)?),
+            (Shape::Chat, b"documents") => (DOCUMENTS, json(c, tape, Kind::Other)?),
             _ => return Ok(false),
         };
         self.sections[section] = range;
@@ -303,6 +299,8 @@ impl Found {
             body.get(at).is_some_and(|v| v == b"true")
         };
         let mut features = self.features;
+        let tools = [TOOLS, FUNCTIONS].iter().any(|&s| !self.sections[s].is_empty());
+        features.set(Features::TOOLS, tools);
         features.set(Features::LOGPROBS, self.logprobs != 0);
         features.set(Features::PENALTIES, self.penalties != 0);
         features.set(Features::STRUCTURED, self.structured != 0);
@@ -328,15 +326,15 @@ impl Found {
     }
 }
 
-/// Note a value that the model reads as JSON; was there anything in it?
-fn json(c: &mut Cursor<'_>, tape: &mut Scratch, kind: Kind) -> Step<(Range<usize>, bool)> {
-    let from = tape.len();
-    let v = c.value()?;
-    let some = says(c.body(), v);
-    if some {
-        tape.push(Mark::value(kind, v));
-    }
-    Ok((from..tape.len(), some))
+/// Note a value that the model reads as JSON, if there is anything in it.
+fn json(c: &mut Cursor<'_>, tape: &mut Scratch, kind: Kind) -> Step<Range<usize>> {
+    noted(c, tape, |c, tape| {
+        let v = c.value()?;
+        if says(c.body(), v) {
+            tape.push(Mark::value(kind, v));
+        }
+        Ok(())
+    })
 }
 
 /// Give each key and value of the object that comes next to `take`; any other value is walked over.

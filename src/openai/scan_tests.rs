@@ -126,6 +126,7 @@ fn parameters() {
     for f in [Features::TOOLS, Features::LOGPROBS, Features::PENALTIES, Features::STOP] {
         assert!(!s.features.has(f));
     }
+    assert!(params(Shape::Chat, r#"{"functions":[{"name":"f"}]}"#).features.has(Features::TOOLS));
     let s = params(
         Shape::Responses,
         r#"{"conversation":{"id":"c"},"previous_response_id":"resp_1","max_output_tokens":9}"#,
@@ -190,6 +191,23 @@ fn a_longer_conversation_begins_like_the_shorter() {
         r#"{"messages":[{"role":"system","content":"s"},{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}"#,
     );
     assert!(two.starts_with(&one));
+}
+
+#[test]
+fn big_images_are_one_part_and_no_text() {
+    let data = "iVBORw0KGgo/".repeat(700_000);
+    let with = |url: &str| {
+        format!(
+            r#"{{"messages":[{{"role":"user","content":[{{"type":"image_url","image_url":{{"url":"{url}"}}}}]}}]}}"#
+        )
+    };
+    let plain = with(&format!("data:image/png;base64,{data}"));
+    let escaped = with(&format!("data:image\\/png;base64,{}", data.replace('/', "\\/")));
+    let other = with(&format!("data:image/png;base64,{data}A"));
+    assert_eq!(prompt(Shape::Chat, &plain), prompt(Shape::Chat, &escaped));
+    assert_ne!(prompt(Shape::Chat, &plain), prompt(Shape::Chat, &other));
+    let s = params(Shape::Chat, &plain);
+    assert_eq!((s.text_bytes, s.media), (0, 1));
 }
 
 #[test]

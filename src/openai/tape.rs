@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_128_with_seed};
 
 /// Most marks of one body: 12 MiB of them.
 const MAX_MARKS: usize = 1 << 20;
+const _: () = assert!(size_of::<Mark>() == 12, "the bound in bytes is told in the docs");
 /// A scratch that grew beyond so many marks is given back after its scan.
 const KEEP_MARKS: usize = 1 << 13;
 

@@ -71,6 +71,12 @@ pub struct Short<const N: usize> {
     buf: [u8; N],
 }
 
+impl<const N: usize> Default for Short<N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<const N: usize> Short<N> {
     /// An empty buffer.
     pub fn new() -> Self {

@@ -65,16 +65,10 @@ impl PrefixIndex {
         while keep > 0 && !hold.holds(keep - 1) {
             keep -= 1;
         }
-        for i in (keep..old).filter(|&i| hold.holds(i)) {
-            let block = self.nodes.get(node).run[i as usize];
-            match why {
-                Why::Capacity => self.ghosts.evicted(block),
-                Why::Bound => {}
+        for i in keep..old {
+            if self.holds.get(id).holds(i) {
+                self.note_eviction(self.nodes.get(node).run[i as usize], why);
             }
-        }
-        match why {
-            Why::Capacity => self.evicted += u64::from(dropped),
-            Why::Bound => self.forgotten += u64::from(dropped),
         }
         self.cut(id, keep);
         self.settle(node);

@@ -34,6 +34,11 @@ impl Matches {
         self.blocks.get(usize::from(h)).copied().unwrap_or(0)
     }
 
+    /// The same for all holders, by number; those beyond the end have nothing.
+    pub fn as_slice(&self) -> &[u32] {
+        &self.blocks
+    }
+
     /// Every holder that has at least one, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (Holder, u32)> + '_ {
         self.who.iter().map(|&h| (h, self.get(h)))

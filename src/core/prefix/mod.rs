@@ -24,6 +24,7 @@ mod speculation;
 mod update;
 
 #[cfg(test)]
+#[path = "model_tests.rs"]
 mod model;
 #[cfg(test)]
 mod tests;

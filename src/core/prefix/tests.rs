@@ -320,7 +320,7 @@ fn a_hash_in_two_places_does_no_harm() {
 
 #[test]
 fn case_21_memory_stays_flat_over_distinct_prompts() {
-    let prompts = if cfg!(debug_assertions) { 100_000 } else { 1_000_000 };
+    let prompts = 1_000_000;
     let mut index = PrefixIndex::new(IndexConfig { max_blocks: 100_000, ..IndexConfig::default() });
     (0..16).for_each(|h| assert!(index.join(h, None)));
     let mut early = 0;

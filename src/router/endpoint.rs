@@ -1,0 +1,184 @@
+//! Where a replica is, for those who connect to it.
+
+use crate::config::ReplicaSpec;
+use crate::core::ReplicaId;
+use http::uri::Authority;
+use http::{HeaderName, HeaderValue, Uri};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+/// A replica as discovery knows it, checked: what [`Endpoint`] is made of.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// The specification that it came from, defaults filled in.
+    pub spec: ReplicaSpec,
+    authority: Authority,
+    base_path: Arc<str>,
+    authorization: Option<HeaderValue>,
+    extra: Vec<(HeaderName, HeaderValue)>,
+}
+
+/// A replica's address and what goes with each request to it.
+#[derive(Debug)]
+pub struct Endpoint {
+    /// Which life of which slot.
+    pub id: ReplicaId,
+    /// Name in metrics and logs.
+    pub name: Arc<str>,
+    /// Host to connect to, without brackets.
+    pub host: Arc<str>,
+    /// Port to connect to.
+    pub port: u16,
+    /// The `Host` header.
+    pub authority: HeaderValue,
+    /// Path before `/v1`, without a trailing slash; may be empty.
+    pub base_path: Arc<str>,
+    /// Replaces the client's `Authorization`.
+    pub authorization: Option<HeaderValue>,
+    /// Added to each request.
+    pub extra_headers: Vec<(HeaderName, HeaderValue)>,
+    gone: AtomicBool,
+    /// Predictions of a long cached prefix in a row of which the engine found nothing.
+    misses: AtomicU8,
+}
+
+impl Member {
+    /// Checks a specification. The message of an error names the part that is wrong, never a secret.
+    pub fn new(spec: ReplicaSpec) -> Result<Self, String> {
+        let uri: Uri = spec.url.parse().map_err(|e| format!("replica url {:?}: {e}", spec.url))?;
+        if uri.scheme_str() != Some("http") {
+            return Err(format!("replica url {:?}: only http:// is supported", spec.url));
+        }
+        let authority =
+            uri.authority().cloned().ok_or_else(|| format!("replica url {:?}: no host", spec.url))?;
+        let authorization = match &spec.api_key {
+            Some(key) => {
+                let mut value = HeaderValue::from_str(&format!("Bearer {}", key.expose())).map_err(|_| {
+                    format!("replica {}: its API key isn't a valid header value", spec.label())
+                })?;
+                value.set_sensitive(true);
+                Some(value)
+            }
+            None => None,
+        };
+        let mut extra = Vec::new();
+        for (name, value) in &spec.headers {
+            let header = HeaderName::try_from(name.as_str())
+                .map_err(|_| format!("replica {}: {name:?} isn't a header name", spec.label()))?;
+            let value = HeaderValue::from_str(value.expose())
+                .map_err(|_| format!("replica {}: value of header {name} is invalid", spec.label()))?;
+            extra.push((header, value));
+        }
+        let base_path = uri.path().trim_end_matches('/').into();
+        Ok(Member { spec, authority, base_path, authorization, extra })
+    }
+
+    /// The same for all routers and all restarts: a hash of address and base path.
+    pub fn key(&self) -> u64 {
+        let text = format!("{}{}", self.authority, self.base_path);
+        xxhash_rust::xxh3::xxh3_64(text.as_bytes())
+    }
+
+    pub(super) fn endpoint(&self, id: ReplicaId) -> Result<Endpoint, String> {
+        let host = self.authority.host().trim_start_matches('[').trim_end_matches(']');
+        let authority = HeaderValue::from_str(self.authority.as_str())
+            .map_err(|_| format!("replica url {:?}: its host isn't a valid header value", self.spec.url))?;
+        Ok(Endpoint {
+            id,
+            name: self.spec.label().into(),
+            host: host.into(),
+            port: self.authority.port_u16().unwrap_or(80),
+            authority,
+            base_path: self.base_path.clone(),
+            authorization: self.authorization.clone(),
+            extra_headers: self.extra.clone(),
+            gone: AtomicBool::new(false),
+            misses: AtomicU8::new(0),
+        })
+    }
+}
+
+impl Endpoint {
+    /// Has it left the fleet? Its idle connections can be closed.
+    pub fn gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Counts whether a long prefix that should have been cached was missed as a whole; true the third time in a row.
+    pub(super) fn cache_seems_lost(&self, missed: bool) -> bool {
+        if !missed {
+            self.misses.store(0, Ordering::Relaxed);
+            return false;
+        }
+        let lost = self.misses.fetch_add(1, Ordering::Relaxed) + 1 >= LOST_AFTER;
+        if lost {
+            self.misses.store(0, Ordering::Relaxed);
+        }
+        lost
+    }
+
+    pub(super) fn leaves(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whole misses in a row after which a cache is believed to be lost.
+const LOST_AFTER: u8 = 3;
+
+/// Endpoints by slot. Replaced as a whole when the membership changes, so that a pick only loads a pointer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Slots(Vec<Option<Arc<Endpoint>>>);
+
+impl Slots {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn get(&self, id: ReplicaId) -> Option<Arc<Endpoint>> {
+        self.0.get(usize::from(id.slot))?.as_ref().filter(|e| e.id == id).cloned()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Endpoint>> {
+        self.0.iter().flatten()
+    }
+
+    pub(super) fn put(&mut self, endpoint: Arc<Endpoint>) {
+        let slot = usize::from(endpoint.id.slot);
+        if self.0.len() <= slot {
+            self.0.resize(slot + 1, None);
+        }
+        self.0[slot] = Some(endpoint);
+    }
+
+    pub(super) fn remove(&mut self, id: ReplicaId) -> Option<Arc<Endpoint>> {
+        self.0.get_mut(usize::from(id.slot))?.take_if(|e| e.id == id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(url: &str) -> Result<Member, String> {
+        Member::new(ReplicaSpec::new(url))
+    }
+
+    #[test]
+    fn urls_with_base_paths_ports_and_ipv6() {
+        let e = |url| member(url).unwrap().endpoint(ReplicaId { slot: 0, life: 1 }).unwrap();
+        let a = e("http://10.0.0.1:8000/models/a/");
+        assert_eq!((&*a.host, a.port, &*a.base_path), ("10.0.0.1", 8000, "/models/a"));
+        assert_eq!(a.authority, "10.0.0.1:8000");
+        let b = e("http://[::1]:9");
+        assert_eq!((&*b.host, b.port, &*b.base_path), ("::1", 9, ""));
+        assert_eq!(e("http://vllm").port, 80);
+        assert!(member("https://x").unwrap_err().contains("http://"));
+        assert!(member("10.0.0.1:8000").is_err());
+    }
+
+    #[test]
+    fn keys_are_the_same_everywhere_and_differ() {
+        assert_eq!(member("http://a:1/").unwrap().key(), member("http://a:1").unwrap().key());
+        assert_ne!(member("http://a:1").unwrap().key(), member("http://a:2").unwrap().key());
+    }
+}

@@ -1,0 +1,374 @@
+//! Who is in the fleet, and what discovery and watch learn of them.
+
+use super::endpoint::{Endpoint, Member};
+use super::{Router, names};
+use crate::core::health::{Probe, State};
+use crate::core::ledger::Polled;
+use crate::core::replica::Facts;
+use crate::core::{ModelId, ReplicaId};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Members by life, with what the shell remembers of them. Behind one lock that no request takes.
+#[derive(Debug, Default)]
+pub(super) struct Members {
+    by_id: BTreeMap<(u16, u32), Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    id: ReplicaId,
+    member: Member,
+    models: Option<Vec<ModelInfo>>,
+    /// Tokens of its cache, as the engine says.
+    capacity: Option<u64>,
+    /// Blocks that the index was last told.
+    blocks: Option<u64>,
+    page: Option<Page>,
+}
+
+/// What `/v1/models` says of one model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelInfo {
+    /// Its name.
+    pub id: Arc<str>,
+    /// For an adapter: the base model.
+    pub parent: Option<Arc<str>>,
+    /// Longest prompt plus answer, in tokens.
+    pub max_model_len: Option<u32>,
+}
+
+/// What one reading of a metrics page tells the router.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Page {
+    /// Sequences running.
+    pub running: Option<u32>,
+    /// Requests waiting in the engine.
+    pub waiting: Option<u32>,
+    /// Share of the cache pinned by running requests.
+    pub kv_usage: Option<f64>,
+    /// Tokens that the cache holds.
+    pub capacity: Option<u64>,
+    /// Since the page before: requests prefilled, mean seconds of a prefill, mean tokens computed in it.
+    pub prefills: Option<(f64, f64, f64)>,
+    /// The engine has restarted since the page before: what it had cached is gone.
+    pub restarted: bool,
+}
+
+/// All names served, sorted, and the page that lists them.
+#[derive(Debug)]
+pub(super) struct ModelList {
+    names: Arc<[Arc<str>]>,
+    page: bytes::Bytes,
+}
+
+impl Default for ModelList {
+    fn default() -> Self {
+        ModelList { names: Arc::from([]), page: page_of(&BTreeMap::new()) }
+    }
+}
+
+/// One replica as the admin port and the metrics show it.
+#[derive(Clone, Debug, Serialize)]
+pub struct ReplicaView {
+    /// Its name.
+    pub name: String,
+    /// Its URL.
+    pub url: String,
+    /// Slot and life, as `slot.life`.
+    pub id: String,
+    /// The same, for code.
+    #[serde(skip)]
+    pub replica: ReplicaId,
+    /// Its state.
+    pub state: &'static str,
+    /// Draining?
+    pub draining: bool,
+    /// Models served; none while unknown.
+    pub models: Option<Vec<String>>,
+    /// Longest context in tokens.
+    pub max_model_len: Option<u32>,
+    /// Requests in flight through this router.
+    pub in_flight: u32,
+    /// Requests in flight at most, set or learned.
+    pub cap: Option<u32>,
+    /// Running and waiting in the engine, by its own page, if that is fresh.
+    pub running: Option<u32>,
+    /// See `running`.
+    pub waiting: Option<u32>,
+    /// Share of its cache pinned.
+    pub kv_usage: Option<f64>,
+    /// Tokens that its cache holds.
+    pub kv_capacity_tokens: Option<u64>,
+    /// Blocks that the index believes it holds.
+    pub index_blocks: u64,
+    /// Seconds of prefill queued.
+    pub queued_prefill_s: f64,
+    /// Learned: seconds a token of prefill.
+    pub prefill_s_per_token: f64,
+    /// Learned: seconds of a decode step at its present load.
+    pub step_s: f64,
+    /// Seconds that its failures are priced at.
+    pub trouble_s: f64,
+}
+
+impl Router {
+    /// A replica joins.
+    ///
+    /// # Errors
+    /// When the fleet is as large as it can be, or the address can't be used. The message says which.
+    pub fn join(&self, member: Member) -> Result<ReplicaId, String> {
+        let mut members = self.members.lock();
+        let spec = &member.spec;
+        let facts = Facts {
+            key: member.key(),
+            models: spec.models.as_ref().map(|list| self.intern(list.iter().map(|m| Arc::from(m.as_str())))),
+            max_model_len: None,
+            capacity: spec.kv_tokens,
+            max_in_flight: spec.max_in_flight,
+        };
+        let id = self.fleet.lock().join(facts).ok_or("the fleet is full: 1,024 replicas")?;
+        let endpoint = match member.endpoint(id) {
+            Ok(e) => Arc::new(e),
+            Err(e) => {
+                self.fleet.lock().leave(id);
+                return Err(e);
+            }
+        };
+        self.index.write().join(id.slot, None);
+        let mut slots = (**self.slots.load()).clone();
+        slots.put(endpoint);
+        self.slots.store(Arc::new(slots));
+        let known = Known { id, capacity: spec.kv_tokens, models: None, blocks: None, page: None, member };
+        members.by_id.insert((id.slot, id.life), known);
+        drop(members);
+        self.refresh_models();
+        Ok(id)
+    }
+
+    /// A replica leaves. What it is doing goes on; what was believed of its cache is forgotten.
+    pub fn leave(&self, id: ReplicaId) {
+        let mut members = self.members.lock();
+        if members.by_id.remove(&(id.slot, id.life)).is_none() {
+            return;
+        }
+        self.fleet.lock().leave(id);
+        self.index.write().leave(id.slot);
+        let mut slots = (**self.slots.load()).clone();
+        if let Some(e) = slots.remove(id) {
+            e.leaves();
+        }
+        self.slots.store(Arc::new(slots));
+        drop(members);
+        self.refresh_models();
+        self.wake();
+    }
+
+    /// Stops or resumes giving a replica new requests. False if there is none of that id.
+    pub fn drain(&self, id: ReplicaId, draining: bool) -> bool {
+        let mut fleet = self.fleet.lock();
+        fleet.drain(id, draining);
+        let known = fleet.get(id).is_some();
+        drop(fleet);
+        self.wake();
+        known
+    }
+
+    /// A health probe came back.
+    pub fn probe(&self, id: ReplicaId, probe: Probe) {
+        let now = self.now();
+        let (changed, state) = {
+            let mut fleet = self.fleet.lock();
+            (fleet.probe(now, id, probe), fleet.get(id).map(|r| r.health.state()))
+        };
+        if !changed {
+            return;
+        }
+        let name = self.slots.load().get(id).map_or_else(String::new, |e| e.name.to_string());
+        match state {
+            Some(State::Ready) => tracing::info!(replica = name, "ready"),
+            Some(s) => tracing::warn!(replica = name, state = s.label(), "out of service"),
+            None => {}
+        }
+        self.wake();
+    }
+
+    /// A metrics page came.
+    pub fn page(&self, id: ReplicaId, page: Page) {
+        let now = self.now();
+        let polled = Polled { running: page.running, waiting: page.waiting, kv_usage: page.kv_usage };
+        {
+            let mut fleet = self.fleet.lock();
+            fleet.load(now, id, polled);
+            if let Some((requests, seconds, computed)) = page.prefills {
+                fleet.counters(now, id, requests, seconds, computed);
+            }
+        }
+        let mut members = self.members.lock();
+        let Some(known) = members.by_id.get_mut(&(id.slot, id.life)) else { return };
+        known.page = Some(page);
+        if known.member.spec.kv_tokens.is_none() && page.capacity.is_some() && known.capacity != page.capacity
+        {
+            known.capacity = page.capacity;
+            self.fleet.lock().facts(id, |f| f.capacity = page.capacity);
+        }
+        if page.restarted {
+            tracing::warn!(replica = known.member.spec.label(), "restarted: its cache is believed empty");
+            self.index.write().clear(id.slot);
+        }
+    }
+
+    /// The list of models came.
+    pub fn models(&self, id: ReplicaId, models: Vec<ModelInfo>) {
+        let mut members = self.members.lock();
+        let Some(known) = members.by_id.get_mut(&(id.slot, id.life)) else { return };
+        if known.models.as_ref() == Some(&models) {
+            return;
+        }
+        let longest = models.iter().filter_map(|m| m.max_model_len).max();
+        let ids = self.intern(models.iter().map(|m| m.id.clone()));
+        let told = known.member.spec.models.is_some();
+        known.models = Some(models);
+        self.fleet.lock().facts(id, |f| {
+            f.max_model_len = longest;
+            if !told {
+                f.models = Some(ids);
+            }
+        });
+        drop(members);
+        self.refresh_models();
+        self.wake();
+    }
+
+    /// Current members, for those who connect to all of them.
+    pub fn endpoints(&self) -> Vec<Arc<Endpoint>> {
+        self.slots.load().iter().cloned().collect()
+    }
+
+    /// The member of that life, as discovery gave it.
+    pub fn member(&self, id: ReplicaId) -> Option<Member> {
+        self.members.lock().by_id.get(&(id.slot, id.life)).map(|k| k.member.clone())
+    }
+
+    /// Does any replica list that model?
+    pub fn knows_model(&self, name: &str) -> bool {
+        self.models.load().names.iter().any(|n| **n == *name)
+    }
+
+    /// Names of all models served, sorted.
+    pub fn model_names(&self) -> Arc<[Arc<str>]> {
+        self.models.load().names.clone()
+    }
+
+    /// The union of all replicas' `/v1/models`, in OpenAI's shape, in a stable order.
+    pub fn models_page(&self) -> bytes::Bytes {
+        self.models.load().page.clone()
+    }
+
+    /// All replicas, for the admin port and the metrics.
+    pub fn replicas(&self) -> Vec<ReplicaView> {
+        let now = self.now();
+        let members = self.members.lock();
+        let fleet = self.fleet.lock();
+        let index = self.index.read();
+        let (shape, medians) = fleet.speeds();
+        let view = |known: &Known| {
+            let r = fleet.get(known.id)?;
+            let polled = r.ledger.polled(now).unwrap_or_default();
+            let prefill = r.prefill.log(now, medians.prefill).exp();
+            let decode = r.decode.log(now, medians.decode).exp();
+            let names = |list: &Vec<ModelInfo>| list.iter().map(|m| m.id.to_string()).collect();
+            Some(ReplicaView {
+                name: known.member.spec.label().to_owned(),
+                url: known.member.spec.url.clone(),
+                id: format!("{}.{}", known.id.slot, known.id.life),
+                replica: known.id,
+                state: r.health.state().label(),
+                draining: r.draining,
+                models: known.member.spec.models.clone().or_else(|| known.models.as_ref().map(names)),
+                max_model_len: r.facts.max_model_len,
+                in_flight: r.ledger.in_flight(),
+                cap: r.cap(now),
+                running: polled.running,
+                waiting: polled.waiting,
+                kv_usage: polled.kv_usage,
+                kv_capacity_tokens: r.facts.capacity,
+                index_blocks: index.held(known.id.slot),
+                queued_prefill_s: r.ledger.wait(now),
+                prefill_s_per_token: shape.token * prefill,
+                step_s: shape.decode_step(r.ledger.sequences(now), r.ledger.context(now)) * decode,
+                trouble_s: r.trouble(now),
+            })
+        };
+        members.by_id.values().filter_map(view).collect()
+    }
+
+    /// Tells the index each replica's capacity in blocks of the text chain, as tokens a byte are learned.
+    pub(super) fn fit_capacities(&self) {
+        let mut members = self.members.lock();
+        for known in members.by_id.values_mut() {
+            let Some(tokens) = known.capacity else { continue };
+            let ratio = self.tokens_per_byte(known);
+            let blocks = (tokens as f64 / (f64::from(self.block_bytes) * ratio)) as u64;
+            let moved = known.blocks.is_none_or(|b| blocks.abs_diff(b) * 50 > b);
+            if moved {
+                known.blocks = Some(blocks);
+                self.index.write().set_capacity(known.id.slot, Some(blocks));
+            }
+        }
+    }
+
+    /// Tokens a byte of the model of which most was seen on that replica.
+    fn tokens_per_byte(&self, known: &Known) -> f64 {
+        let names = self.names.read();
+        let fleet = self.fleet.lock();
+        let listed = known.models.iter().flatten().filter_map(|m| names.get(&m.id));
+        listed
+            .chain([names::UNLISTED])
+            .filter_map(|m| fleet.model(m))
+            .max_by(|a, b| a.prompts_seen().total_cmp(&b.prompts_seen()))
+            .map_or(fleet.settings().tokens_per_byte, |s| s.tokens_per_byte())
+    }
+
+    fn intern(&self, list: impl Iterator<Item = Arc<str>>) -> Vec<ModelId> {
+        let mut names = self.names.write();
+        let mut ids: Vec<ModelId> = list.map(|n| names.intern(&n)).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+
+    fn refresh_models(&self) {
+        let members = self.members.lock();
+        let mut union: BTreeMap<Arc<str>, ModelInfo> = BTreeMap::new();
+        for known in members.by_id.values() {
+            if let Some(told) = &known.member.spec.models {
+                for name in told {
+                    let id: Arc<str> = name.as_str().into();
+                    union.entry(id.clone()).or_insert(ModelInfo { id, parent: None, max_model_len: None });
+                }
+            } else {
+                for m in known.models.iter().flatten() {
+                    let best = union.entry(m.id.clone()).or_insert_with(|| m.clone());
+                    best.max_model_len = best.max_model_len.max(m.max_model_len);
+                }
+            }
+        }
+        let names = union.keys().cloned().collect();
+        self.models.store(Arc::new(ModelList { names, page: page_of(&union) }));
+    }
+}
+
+fn page_of(union: &BTreeMap<Arc<str>, ModelInfo>) -> bytes::Bytes {
+    let data: Vec<serde_json::Value> = union
+        .values()
+        .map(|m| {
+            serde_json::json!({
+                "id": &*m.id, "object": "model", "created": 0, "owned_by": "homing",
+                "root": &*m.id, "parent": m.parent.as_deref(), "max_model_len": m.max_model_len,
+            })
+        })
+        .collect();
+    serde_json::json!({"object": "list", "data": data}).to_string().into()
+}

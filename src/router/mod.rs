@@ -1,0 +1,287 @@
+//! The shell around the core: the locks, the clock, the wake-ups.
+//!
+//! Two short locks. The **fleet** (ledgers, prices) is locked once a pick: choosing and reserving are one step. The
+//! **index** has its own, so that what is learned of caches never stands in a pick's way; its readers don't exclude each
+//! other. Neither is held across an await, hashing happens outside both, and tokens of a running stream take none: they
+//! are counted in the reservation and booked in strides.
+
+mod ask;
+mod endpoint;
+mod explain;
+mod members;
+mod names;
+mod reservation;
+mod responses;
+mod waiters;
+
+pub use ask::{Ask, Refusal};
+pub use endpoint::{Endpoint, Member};
+pub use explain::{CandidateView, Explanation, PriceView};
+pub use members::{ModelInfo, Page, ReplicaView};
+pub use reservation::Reservation;
+
+use crate::config::Config;
+use crate::core::cost::Weights;
+use crate::core::health::Rules;
+use crate::core::prefix::{IndexConfig, IndexStats, Matches, PrefixIndex};
+use crate::core::speed::Shape;
+use crate::core::{Arrival, Fleet, Placed, ReplicaId, Request, RequestId, Seen, Settings, Time};
+use arc_swap::ArcSwap;
+use endpoint::Slots;
+use names::Names;
+use parking_lot::{Mutex, RwLock};
+use responses::Responses;
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use waiters::Waiters;
+
+/// The router: one for all workers of a process.
+pub struct Router {
+    started: Instant,
+    fleet: Mutex<Fleet>,
+    index: RwLock<PrefixIndex>,
+    names: RwLock<Names>,
+    slots: ArcSwap<Slots>,
+    /// Serialises membership changes; the data plane never takes it.
+    members: Mutex<members::Members>,
+    models: ArcSwap<members::ModelList>,
+    waiters: Waiters,
+    responses: Mutex<Responses>,
+    next_id: AtomicU64,
+    queue_timeout: Duration,
+    seed: u64,
+    block_bytes: u32,
+}
+
+/// Buffers of one thread, so that a pick allocates nothing.
+#[derive(Default)]
+struct Scratch {
+    matches: Matches,
+    room: Vec<Option<u64>>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// Replicas that a router can hold; bounds the dense tables.
+const MAX_REPLICAS: u16 = 1024;
+
+impl Router {
+    /// A router without replicas. `seed` keys the block hashes when the configuration doesn't say.
+    pub fn new(config: &Config, seed: u64) -> Arc<Self> {
+        let settings = Settings {
+            prior: shape(config),
+            weights: Weights {
+                harm: config.price.harm,
+                decode: config.price.decode,
+                tie: config.price.tie,
+                ..Weights::default()
+            },
+            rules: Rules {
+                suspect_after: config.health.suspect_after,
+                recover_after: config.health.recover_after,
+                ..Rules::default()
+            },
+            slow_start: config.health.slow_start.secs(),
+            tokens_per_byte: config.index.tokens_per_byte,
+            queue: config.queue.max as usize,
+            max_replicas: MAX_REPLICAS,
+            ..Settings::default()
+        };
+        let index = IndexConfig {
+            max_blocks: usize::try_from(config.index.max_blocks).unwrap_or(usize::MAX),
+            max_holders: MAX_REPLICAS,
+            ..IndexConfig::default()
+        };
+        Arc::new(Router {
+            started: Instant::now(),
+            fleet: Mutex::new(Fleet::new(settings)),
+            index: RwLock::new(PrefixIndex::new(index)),
+            names: RwLock::new(Names::new()),
+            slots: ArcSwap::default(),
+            members: Mutex::default(),
+            models: ArcSwap::default(),
+            waiters: Waiters::default(),
+            responses: Mutex::new(Responses::new()),
+            next_id: AtomicU64::new(1),
+            queue_timeout: config.queue.timeout.get(),
+            seed: config.index.seed.unwrap_or(seed),
+            block_bytes: config.index.block_bytes,
+        })
+    }
+
+    /// Time since the router started, as the core counts it.
+    pub fn now(&self) -> Time {
+        Time(0) + self.started.elapsed()
+    }
+
+    /// Seed of the block hashes, for [`crate::core::prefix::Blocks`].
+    pub fn chain_seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Bytes of text in a block of the chain.
+    pub fn block_bytes(&self) -> usize {
+        self.block_bytes as usize
+    }
+
+    /// Chooses a replica and reserves it. Waits, bounded by the configuration, when none can take the request now.
+    /// Dropping the future gives the place in the line up.
+    ///
+    /// # Errors
+    /// A [`Refusal`] that says why, and when trying again makes sense.
+    pub async fn place(self: &Arc<Self>, ask: &Ask) -> Result<Reservation, Refusal> {
+        let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
+        let request = self.request(id, ask);
+        let begun = Instant::now();
+        if let Some(done) = self.attempt(&request, ask, begun) {
+            return done;
+        }
+        let seat = self.waiters.sit(self, id);
+        let deadline = tokio::time::Instant::now() + self.queue_timeout;
+        loop {
+            // Once more after sitting down: room may have come between the refusal and the seat.
+            if let Some(done) = self.attempt(&request, ask, begun) {
+                return done;
+            }
+            if tokio::time::timeout_at(deadline, seat.turn()).await.is_err() {
+                return Err(Refusal::Deadline { retry_after: self.retry_after() });
+            }
+        }
+    }
+
+    /// One try: `None` means wait.
+    fn attempt(
+        self: &Arc<Self>,
+        req: &Request,
+        ask: &Ask,
+        begun: Instant,
+    ) -> Option<Result<Reservation, Refusal>> {
+        let picking = Instant::now();
+        let now = self.now();
+        let (arrival, more) = SCRATCH.with_borrow_mut(|s| {
+            self.look(&ask.chain, s);
+            let mut fleet = self.fleet.lock();
+            let arrival = fleet.arrive(now, req, &Seen { matched: s.matches.as_slice(), room: &s.room });
+            (arrival, fleet.waiting() > 0)
+        });
+        let placed = match arrival {
+            Arrival::Waiting => return None,
+            Arrival::Rejected(r) => return Some(Err(Refusal::from_core(r, self))),
+            Arrival::Placed(p) => p,
+        };
+        if !ask.chain.is_empty() {
+            self.index.write().speculate(now, req.id, &ask.chain, placed.replica.slot);
+        }
+        if more {
+            self.wake();
+        }
+        Some(self.reserve(req, placed, begun, picking))
+    }
+
+    fn reserve(
+        self: &Arc<Self>,
+        req: &Request,
+        placed: Placed,
+        begun: Instant,
+        picking: Instant,
+    ) -> Result<Reservation, Refusal> {
+        let endpoint = self.slots.load().get(placed.replica);
+        // From here on the guard owns what was booked, also when the replica has left in between.
+        let guard = Reservation::new(
+            self.clone(),
+            req.id,
+            placed,
+            endpoint.clone(),
+            picking.duration_since(begun),
+            picking.elapsed(),
+        );
+        if endpoint.is_some() { Ok(guard) } else { Err(Refusal::NoReplica { retry_after: 1 }) }
+    }
+
+    /// Fills the scratch with what each replica holds of `chain` and how much room it has.
+    fn look(&self, chain: &[u64], s: &mut Scratch) {
+        s.matches.clear();
+        s.room.clear();
+        if chain.is_empty() {
+            return;
+        }
+        let index = self.index.read();
+        index.matches(chain, &mut s.matches);
+        let slots = self.slots.load();
+        s.room.extend((0..slots.len()).map(|h| index.room(h as u16)));
+    }
+
+    fn request(&self, id: RequestId, ask: &Ask) -> Request {
+        let model = ask.model.as_ref().map(|name| self.names.read().get(name).unwrap_or(names::UNLISTED));
+        // A response that nobody here remembers isn't pinned: the replica says whether it has it.
+        let pinned = ask.previous_response.as_ref().and_then(|prev| self.responses.lock().get(prev));
+        ask.to_core(id, model, pinned, self.block_bytes)
+    }
+
+    /// Wakes those whose turn it may be.
+    fn wake(&self) {
+        let heads = self.fleet.lock().turns();
+        for id in heads {
+            self.waiters.wake(id);
+        }
+    }
+
+    /// Seconds after which it makes sense to come again: the shortest queue's length.
+    fn retry_after(&self) -> u32 {
+        let now = self.now();
+        let fleet = self.fleet.lock();
+        let shortest = fleet.replicas().map(|r| r.ledger.wait(now)).fold(f64::INFINITY, f64::min);
+        if shortest.is_finite() { shortest.ceil().clamp(1.0, 30.0) as u32 } else { 2 }
+    }
+
+    /// Remembers which replica has a stored response, so that a request that continues it goes there.
+    pub fn remember_response(&self, response_id: &str, replica: ReplicaId) {
+        self.responses.lock().insert(response_id, replica);
+    }
+
+    /// Regular housekeeping, about once a second: medians, capacities in blocks, the measure of regret, late wake-ups.
+    pub fn tick(&self) {
+        let reuse = self.index.read().reuse();
+        self.fleet.lock().tick(reuse);
+        self.fit_capacities();
+        if self.fleet.lock().waiting() > 0 {
+            self.wake();
+        }
+    }
+
+    /// What the index holds.
+    pub fn index_stats(&self) -> IndexStats {
+        self.index.read().stats()
+    }
+
+    /// Requests placed and not ended, and requests waiting.
+    pub fn load(&self) -> (usize, usize) {
+        let fleet = self.fleet.lock();
+        (fleet.in_flight(), fleet.waiting())
+    }
+
+    /// Can any replica take requests?
+    pub fn ready(&self) -> bool {
+        self.fleet.lock().any_ready()
+    }
+}
+
+fn shape(config: &Config) -> Shape {
+    let p = config.speed.prior(None);
+    Shape {
+        step: p.t0,
+        token: p.a,
+        pair: p.q,
+        sequence: p.d,
+        context: p.e,
+        step_tokens: p.batched_tokens,
+        batch: Shape::DENSE_32B.batch,
+    }
+}
+
+#[cfg(test)]
+mod tests;

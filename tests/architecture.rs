@@ -1,0 +1,189 @@
+//! Reads the sources and holds the house to its plan: who may import whom, and that the core is pure.
+
+#![expect(clippy::unwrap_used, reason = "a test that can't read the sources has failed")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Who may import whom; ARCHITECTURE.md says why. A room that isn't here may import nothing of the project.
+const MAY: &[(&str, &[&str])] = &[
+    ("core", &[]),
+    ("openai", &["core"]),
+    ("engine", &["core"]),
+    ("config", &["core"]),
+    ("observe", &["core", "config"]),
+    ("router", &["core", "observe", "config"]),
+    ("discovery", &["router", "engine", "config", "observe"]),
+    ("watch", &["router", "engine", "config", "observe", "core"]),
+    ("proxy", &["router", "openai", "config", "observe", "core"]),
+    ("control", &["router", "openai", "config", "observe", "core"]),
+    ("sim", &["core", "openai", "engine"]),
+];
+
+/// What the core may not name, and why.
+const IMPURE: &[(&str, &str)] = &[
+    ("tokio", "tasks and timers belong to the shell"),
+    ("hyper", "sockets belong to the shell"),
+    ("axum", "sockets belong to the shell"),
+    ("std::net", "sockets belong to the shell"),
+    ("std::fs", "files belong to the shell"),
+    ("std::io", "I/O belongs to the shell"),
+    ("std::env", "the environment belongs to the shell"),
+    ("std::thread", "threads belong to the shell"),
+    ("thread_local", "threads belong to the shell"),
+    ("Mutex", "locks belong to the shell"),
+    ("RwLock", "locks belong to the shell"),
+    ("parking_lot", "locks belong to the shell"),
+    ("Instant::now", "time comes in as an argument"),
+    ("SystemTime", "time comes in as an argument"),
+    ("thread_rng", "randomness comes in as a seed"),
+    ("rand::rng", "randomness comes in as a seed"),
+    ("fastrand", "randomness comes in as a seed"),
+    ("RandomState", "randomness comes in as a seed"),
+    ("tracing", "the shell logs"),
+    ("println!", "the shell prints"),
+];
+
+fn sources(dir: &Path, out: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, out);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            out.push(path);
+        }
+    }
+}
+
+fn src() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+/// The lines of a file that are code: no comments.
+fn code(path: &Path) -> Vec<(usize, String)> {
+    let text = fs::read_to_string(path).unwrap();
+    let lines = text.lines().enumerate();
+    lines.map(|(i, l)| (i + 1, l.split("//").next().unwrap_or("").to_owned())).collect()
+}
+
+/// The part of a file before its unit tests: tests may use clocks and threads.
+fn production(path: &Path) -> Vec<(usize, String)> {
+    if path.file_name().is_some_and(|n| n.to_string_lossy().contains("test")) {
+        return Vec::new();
+    }
+    code(path).into_iter().take_while(|(_, l)| !l.trim_start().starts_with("#[cfg(test)]")).collect()
+}
+
+fn room_of(path: &Path) -> String {
+    let relative = path.strip_prefix(src()).unwrap();
+    let first = relative.components().next().unwrap().as_os_str().to_string_lossy();
+    first.trim_end_matches(".rs").to_owned()
+}
+
+/// Rooms named in `crate::room` paths of a line, in `use crate::{a, b}` lists too.
+fn named(line: &str, rooms: &[&str]) -> Vec<String> {
+    let mut found = Vec::new();
+    for (at, _) in line.match_indices("crate::") {
+        let rest = &line[at + 7..];
+        let list = rest.strip_prefix('{').map(|r| r.split('}').next().unwrap_or(r));
+        let heads: Vec<&str> = match list {
+            Some(list) => list.split(',').collect(),
+            None => vec![rest],
+        };
+        for head in heads {
+            let name: String = head.trim().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            if rooms.contains(&name.as_str()) {
+                found.push(name);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn rooms_import_only_what_the_plan_allows() {
+    let may: BTreeMap<&str, &[&str]> = MAY.iter().copied().collect();
+    let mut files = Vec::new();
+    sources(&src(), &mut files);
+    let rooms: Vec<String> = fs::read_dir(src())
+        .unwrap()
+        .map(|e| e.unwrap().file_name().to_string_lossy().trim_end_matches(".rs").to_owned())
+        .filter(|n| n != "lib" && n != "main")
+        .collect();
+    let names: Vec<&str> = rooms.iter().map(String::as_str).collect();
+    let mut faults = Vec::new();
+    for file in &files {
+        let room = room_of(file);
+        if matches!(room.as_str(), "cli" | "main" | "lib") {
+            continue;
+        }
+        let allowed = may.get(room.as_str()).copied().unwrap_or(&[]);
+        for (number, line) in code(file) {
+            for other in named(&line, &names) {
+                if other != room && !allowed.contains(&other.as_str()) {
+                    faults.push(format!("{}:{number}: {room} imports {other}", file.display()));
+                }
+            }
+        }
+    }
+    assert!(faults.is_empty(), "not in the plan:\n{}", faults.join("\n"));
+}
+
+#[test]
+fn the_import_reader_sees_lists_and_paths() {
+    let rooms = ["core", "openai", "router"];
+    assert_eq!(named("use crate::{core::Time, openai};", &rooms), ["core", "openai"]);
+    assert_eq!(named("    crate::router::Router::new()", &rooms), ["router"]);
+    assert!(named("use std::core;", &rooms).is_empty());
+}
+
+#[test]
+fn the_core_is_pure() {
+    let mut files = Vec::new();
+    sources(&src().join("core"), &mut files);
+    assert!(files.len() > 10, "the core has moved: {} files", files.len());
+    let mut faults = Vec::new();
+    for file in &files {
+        for (number, line) in production(file) {
+            for (word, why) in IMPURE {
+                if line.contains(word) {
+                    faults.push(format!("{}:{number}: core names {word}: {why}", file.display()));
+                }
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn files_hold_one_idea() {
+    let mut files = Vec::new();
+    sources(&src(), &mut files);
+    let long: Vec<String> = files
+        .iter()
+        .map(|f| (f, fs::read_to_string(f).unwrap().lines().count()))
+        .filter(|(_, n)| *n > 500)
+        .map(|(f, n)| format!("{}: {n} lines", f.display()))
+        .collect();
+    assert!(long.is_empty(), "over 500 lines:\n{}", long.join("\n"));
+}
+
+#[test]
+fn no_reminders_and_no_machine_paths_are_left() {
+    let mut files = Vec::new();
+    sources(&src(), &mut files);
+    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests"), &mut files);
+    let words = [
+        ["TO", "DO"].concat(),
+        ["FIX", "ME"].concat(),
+        ["unimplemented", "!("].concat(),
+        ["todo", "!("].concat(),
+    ];
+    for file in &files {
+        let text = fs::read_to_string(file).unwrap();
+        for word in &words {
+            assert!(!text.contains(word.as_str()), "{} has {word}", file.display());
+        }
+    }
+}
