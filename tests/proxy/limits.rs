@@ -1,7 +1,7 @@
 //! What clients may take of the router's time and memory.
 
 use crate::client::{CHAT, ask, chat, raw};
-use crate::double::{Act, Double, answer};
+use crate::double::{Double, answer};
 use crate::rig::{Rig, eventually};
 use homing::config::{Seconds, Size};
 use std::time::{Duration, Instant};
@@ -120,5 +120,4 @@ async fn a_replica_that_answers_before_it_was_asked_everything_is_heard() {
     assert_eq!(&begin, b"HTTP/1.1 415");
     replica.await.unwrap();
     eventually("nothing in flight", || rig.router.load() == (0, 0)).await;
-    let _ = Act::Close;
 }
