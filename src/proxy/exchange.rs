@@ -91,7 +91,9 @@ impl Call {
             return Uri::from(self.target.clone());
         }
         // Both parts are valid, and so is their concatenation.
-        format!("{}{}", endpoint.base_path, self.target).parse().unwrap_or_else(|_| Uri::from(self.target.clone()))
+        format!("{}{}", endpoint.base_path, self.target)
+            .parse()
+            .unwrap_or_else(|_| Uri::from(self.target.clone()))
     }
 
     fn request(&mut self, endpoint: &Endpoint) -> Option<Request<Payload>> {
@@ -114,7 +116,11 @@ impl Call {
     ///
     /// # Errors
     /// See [`Failed`]. Nothing of an answer has been seen then.
-    pub(super) async fn attempt(&mut self, worker: &Rc<Worker>, endpoint: &Endpoint) -> Result<Reply, Failed> {
+    pub(super) async fn attempt(
+        &mut self,
+        worker: &Rc<Worker>,
+        endpoint: &Endpoint,
+    ) -> Result<Reply, Failed> {
         match worker.shared.settings.first_byte {
             None => self.first_piece(worker, endpoint).await,
             Some(limit) => {
@@ -126,7 +132,11 @@ impl Call {
     async fn first_piece(&mut self, worker: &Rc<Worker>, endpoint: &Endpoint) -> Result<Reply, Failed> {
         let mut reply = self.head(worker, endpoint).await?;
         if reply.head.status.is_success() {
-            let json = reply.head.headers.get(CONTENT_TYPE).is_some_and(|v| v.as_bytes().starts_with(b"application/json"));
+            let json = reply
+                .head
+                .headers
+                .get(CONTENT_TYPE)
+                .is_some_and(|v| v.as_bytes().starts_with(b"application/json"));
             reply.read(if json { HOLD } else { 0 }).await.map_err(Failed::Broken)?;
         } else if let Ok(read) = timeout(ERROR_BODY, reply.read(HOLD)).await {
             read.map_err(Failed::Broken)?;

@@ -16,7 +16,11 @@ use hyper::body::Incoming;
 use smallvec::smallvec;
 
 /// Serves one request.
-pub(super) async fn serve(mut record: Box<Record>, request: Request<Incoming>, shape: Shape) -> Response<Answer> {
+pub(super) async fn serve(
+    mut record: Box<Record>,
+    request: Request<Incoming>,
+    shape: Shape,
+) -> Response<Answer> {
     record.errors = shape.into();
     record.route = match shape {
         Shape::Chat => "chat",
@@ -30,7 +34,11 @@ pub(super) async fn serve(mut record: Box<Record>, request: Request<Incoming>, s
     }
 }
 
-async fn run(record: &mut Record, request: Request<Incoming>, shape: Shape) -> Result<(Served, bool), Problem> {
+async fn run(
+    record: &mut Record,
+    request: Request<Incoming>,
+    shape: Shape,
+) -> Result<(Served, bool), Problem> {
     let worker = record.worker.clone();
     let (head, body) = request.into_parts();
     let limits = &worker.shared.limits;

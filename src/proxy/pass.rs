@@ -75,7 +75,8 @@ async fn run(record: &mut Record, request: Request<Incoming>) -> Result<attempts
 }
 
 fn repeat(head: &Parts, body: &Body) -> Repeat {
-    let harmless = matches!(head.method, Method::GET | Method::HEAD | Method::OPTIONS) || COMPUTE.contains(&head.uri.path());
+    let harmless = matches!(head.method, Method::GET | Method::HEAD | Method::OPTIONS)
+        || COMPUTE.contains(&head.uri.path());
     if harmless && matches!(body, Body::Memory(_)) { Repeat::Always } else { Repeat::Unsent }
 }
 

@@ -196,7 +196,10 @@ impl Record {
     pub(super) fn broken_event(&self, timed_out: bool) -> Bytes {
         let problem = if timed_out {
             let limit = self.worker.shared.settings.stream_idle.as_secs();
-            Problem::new(Kind::ReplicaTimeout, format!("The replica fell silent for {limit} s in the middle of its answer."))
+            Problem::new(
+                Kind::ReplicaTimeout,
+                format!("The replica fell silent for {limit} s in the middle of its answer."),
+            )
         } else {
             Problem::replica_failed()
         };
@@ -242,7 +245,13 @@ impl Record {
         }
     }
 
-    fn line(&self, model: &ModelMetrics, total: Duration, outcome: &'static str, reason: &'static str) -> AccessLine {
+    fn line(
+        &self,
+        model: &ModelMetrics,
+        total: Duration,
+        outcome: &'static str,
+        reason: &'static str,
+    ) -> AccessLine {
         let ms = |d: Duration| d.as_secs_f64() * 1e3;
         let placed = self.replica.is_some();
         AccessLine {
@@ -258,7 +267,10 @@ impl Record {
             prompt_tokens: self.usage.map(|u| u.prompt_tokens).or(placed.then_some(self.prompt_tokens)),
             predicted_cached: placed.then_some(self.predicted_cached),
             actual_cached: self.usage.and_then(|u| u.cached_tokens),
-            output_tokens: self.usage.map(|u| u.completion_tokens).or((self.tokens > 0).then_some(self.tokens)),
+            output_tokens: self
+                .usage
+                .map(|u| u.completion_tokens)
+                .or((self.tokens > 0).then_some(self.tokens)),
             queue_ms: ms(self.waited),
             decision_us: ms(self.decided) * 1e3,
             ttft_ms: self.first_token.map(|t| ms(t.duration_since(self.started))),

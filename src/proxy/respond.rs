@@ -46,7 +46,12 @@ pub(super) fn json(mut record: Box<Record>, status: StatusCode, body: Bytes) -> 
 
 /// A replica's answer. `strip`: take the usage event out that only the router asked for. A `reservation` that is
 /// still open ends with the answer.
-pub(super) fn reply(mut record: Box<Record>, reply: Reply, reservation: Option<Reservation>, strip: bool) -> Response<Answer> {
+pub(super) fn reply(
+    mut record: Box<Record>,
+    reply: Reply,
+    reservation: Option<Reservation>,
+    strip: bool,
+) -> Response<Answer> {
     let Reply { head, pieces, trailers, source, ended, .. } = reply;
     let (status, mut headers) = (head.status, head.headers);
     headers::to_client(&mut headers, &record.request_id);

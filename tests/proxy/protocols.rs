@@ -32,7 +32,10 @@ async fn chunked_expect_http10_and_pipelining() {
 
     // A client that waits to be asked for its body.
     let mut client = TcpStream::connect(rig.addr).await.unwrap();
-    let head = format!("POST {CHAT} HTTP/1.1\r\nhost: r\r\nconnection: close\r\nexpect: 100-continue\r\ncontent-length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: r\r\nconnection: close\r\nexpect: 100-continue\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
     client.write_all(head.as_bytes()).await.unwrap();
     let mut asked = [0; 25];
     client.read_exact(&mut asked).await.unwrap();
@@ -60,7 +63,14 @@ async fn chunked_expect_http10_and_pipelining() {
 
 #[tokio::test]
 async fn http10_gets_a_stream_without_chunks() {
-    let replica = Double::always(vec![sse_head(), token("a"), Act::Pause(Duration::from_millis(10)), token("b"), last()]).await;
+    let replica = Double::always(vec![
+        sse_head(),
+        token("a"),
+        Act::Pause(Duration::from_millis(10)),
+        token("b"),
+        last(),
+    ])
+    .await;
     let rig = Rig::start(&[replica.addr]).await;
     let body = chat("x", true);
     let old = format!("POST {CHAT} HTTP/1.0\r\ncontent-length: {}\r\n\r\n{body}", body.len());
