@@ -6,6 +6,7 @@
 //! - [`core`]: the brain. Sans-I/O; time and randomness come in as arguments. It knows prefixes, prices and places.
 //! - [`router`]: the shell around the core: locks, clock, wake-ups; hands out reservations.
 //! - [`openai`]: what must be understood of OpenAI-shaped traffic, read where it lies: bodies, streams, errors.
+//! - [`proxy`]: door one, an OpenAI-compatible HTTP server: accept, place, forward, retry.
 //! - [`config`]: one YAML file, environment and flags on top; everything that is wrong with it is told at once.
 //! - [`engine`]: what each model server calls its numbers; a page is scanned for the few that are needed.
 //! - [`discovery`]: who is in the fleet: the list in the configuration, and a file that is watched.
@@ -21,6 +22,7 @@ pub mod discovery;
 pub mod engine;
 pub mod observe;
 pub mod openai;
+pub mod proxy;
 pub mod router;
 pub mod sim;
 pub mod watch;

@@ -132,7 +132,7 @@ impl World {
         let mut matches = Matches::new();
         self.index.matches(&chain, &mut matches);
         let room: Vec<_> = (0..8).map(|h| self.index.room(h)).collect();
-        let seen = Seen { matched: matches.as_slice(), room: &room };
+        let seen = Seen { matched: matches.as_slice(), room: &room, continues: matches.at_leaf() };
         let decision = self.fleet.explain(self.now, &request, &seen);
         for c in &decision.candidates {
             assert!(sane(&c.price), "a price that isn't one: {:?}", c.price);

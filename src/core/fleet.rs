@@ -386,7 +386,7 @@ impl Fleet {
                 let prompt = outcome.prompt_tokens.map_or(b.prompt, f64::from);
                 let cached = outcome.cached_tokens.map_or(b.cached, f64::from).min(prompt - 1.0).max(0.0);
                 let ttft = first.since(b.placed);
-                let own = (ttft - b.disturbance * r.decode.log(now, medians.decode).exp()).max(0.1 * ttft);
+                let own = (ttft - b.disturbance * r.decode.log(now, medians.decode).exp()).max(0.3 * ttft);
                 let expected = shape.prefill(prompt - cached, cached);
                 // Small prefills measure the network and the scheduler as much as the engine.
                 let weight = expected / (expected + SMALL);

@@ -91,7 +91,7 @@ impl Scale {
     }
 }
 
-/// The pool's fit of `t0` and `a`: weighted least squares with forgetting, drawn to the prior.
+/// The pool's fit of a prefill's `t0` and `a`: weighted least squares with forgetting, drawn to the prior.
 #[derive(Clone, Debug)]
 pub struct Fit {
     prior: Shape,
@@ -141,18 +141,20 @@ impl Fit {
         // The prior counts as part of an observation of each coefficient, relative to what is believed now: relative
         // to the prior itself, a prior that is wrong by a factor of twenty would outweigh a thousand observations.
         let now = &self.shape;
-        let (rs, rw) =
-            (PRIOR_ROWS / (now.step * now.step).max(1e-12), PRIOR_ROWS / (now.token * now.token).max(1e-18));
+        let (rs, rw) = (
+            PRIOR_ROWS / (now.launch * now.launch).max(1e-12),
+            PRIOR_ROWS / (now.token * now.token).max(1e-18),
+        );
         let (a11, a12, a22) = (self.ss + rs, self.sw, self.ww + rw);
-        let (b1, b2) = (self.sy + rs * p.step, self.wy + rw * p.token);
+        let (b1, b2) = (self.sy + rs * p.launch, self.wy + rw * p.token);
         let det = a11 * a22 - a12 * a12;
         if det <= 0.0 || !det.is_finite() {
             return;
         }
-        let step = (b1 * a22 - b2 * a12) / det;
+        let launch = (b1 * a22 - b2 * a12) / det;
         let token = (b2 * a11 - b1 * a12) / det;
         let near = |v: f64, prior: f64| v.clamp(prior / 100.0, prior * 100.0);
-        self.shape.step = near(step, p.step);
+        self.shape.launch = near(launch, p.launch);
         self.shape.token = near(token, p.token);
         self.shape.pair = p.pair * self.shape.token / p.token.max(1e-12);
     }
@@ -226,17 +228,17 @@ mod tests {
 
     #[test]
     fn the_fit_finds_another_engine_from_a_wrong_prior() {
-        let truth = Shape { step: 0.05, token: 1e-3, ..Shape::DENSE_32B };
+        let truth = Shape { launch: 0.05, token: 1e-3, ..Shape::DENSE_32B };
         let mut fit = Fit::new(Shape::DENSE_32B);
         for i in 0..200u64 {
             let u = (30 + i * 37 % 3000) as f64;
-            let y = truth.token * Shape::DENSE_32B.work(u, 0.0) + truth.step * truth.chunks(u);
+            let y = truth.token * Shape::DENSE_32B.work(u, 0.0) + truth.launch * truth.chunks(u);
             fit.observe(y * jitter(i), u, 0.0, 1.0);
         }
         let got = fit.shape();
         assert!((got.token / truth.token - 1.0).abs() < 0.15, "{got:?}");
         // The launch is a small part of most prefills, so jitter hides it: the right size is what matters.
-        assert!((0.4..2.5).contains(&(got.step / truth.step)), "{got:?}");
+        assert!((0.4..2.5).contains(&(got.launch / truth.launch)), "{got:?}");
     }
 
     #[test]

@@ -19,6 +19,9 @@ pub struct Seen<'a> {
     pub matched: &'a [u32],
     /// Blocks that fit into each replica's cache before something is pushed out; `None` = not known.
     pub room: &'a [Option<u64>],
+    /// The longest match ends where no known prompt goes on: this is a conversation's next turn, not a prefix that
+    /// several share.
+    pub continues: bool,
 }
 
 /// What became of an arrival.
@@ -149,6 +152,9 @@ const SURELY: f64 = 1.25;
 const UNSURE: f64 = 4.0;
 /// Prompts seen before the learned tokens a byte can refuse one.
 const SURE_AFTER: f64 = 5.0;
+/// A conversation leaves its home only for a price under this share of the home's: what it saves once by moving, it
+/// pays at the old place in cache that is no longer of use, and neighbours' loads change faster than caches.
+const STAY: f64 = 0.8;
 /// Prices this near (seconds) are equal, whatever the share.
 const EQUAL: f64 = 1e-4;
 
@@ -162,7 +168,7 @@ impl Fleet {
         }
         let load = self.size(req);
         let list = self.survey(now, req, seen, &load, false);
-        let Some((at, _)) = self.choose(now, req, &load, &list) else {
+        let Some((at, _)) = self.choose(now, req, seen, &load, &list) else {
             return self.refuse(req, &load, &list);
         };
         let placed = self.book(now, req, &load, &list[at]);
@@ -174,7 +180,7 @@ impl Fleet {
     pub fn explain(&self, now: Time, req: &Request, seen: &Seen<'_>) -> Decision {
         let load = self.size(req);
         let list = self.survey(now, req, seen, &load, true);
-        let choice = self.choose(now, req, &load, &list);
+        let choice = self.choose(now, req, seen, &load, &list);
         Decision {
             chosen: choice.map(|(at, _)| list[at].replica),
             tied: choice.map_or(0, |(_, tied)| tied),
@@ -297,12 +303,25 @@ impl Fleet {
     }
 
     /// The cheapest eligible candidate and how many tied with it.
-    fn choose(&self, now: Time, req: &Request, load: &Load, list: &List) -> Option<(usize, usize)> {
+    fn choose(
+        &self,
+        now: Time,
+        req: &Request,
+        seen: &Seen<'_>,
+        load: &Load,
+        list: &List,
+    ) -> Option<(usize, usize)> {
         // Those who are out only for politeness count when there is nobody else.
         let hard = list.iter().any(|c| c.excluded.is_none());
         let eligible =
             |c: &&Candidate| c.excluded.is_none() || (!hard && c.excluded.is_some_and(Excluded::soft));
         let best = list.iter().filter(eligible).map(|c| c.price.total()).min_by(f64::total_cmp)?;
+        if seen.continues
+            && let Some(home) = self.home(list.iter().enumerate().filter(|(_, c)| eligible(c)))
+            && list[home].price.total() * STAY <= best
+        {
+            return Some((home, 1));
+        }
         // The part of the price that everybody pays anyhow doesn't widen a tie.
         let base =
             self.settings.weights.decode * load.output * self.fit.shape().step * self.medians.decode.exp();
@@ -324,6 +343,16 @@ impl Fleet {
             })
             .map(|(at, _)| at)?;
         Some((winner, tied))
+    }
+
+    /// The cheapest of those that hold most.
+    fn home<'a>(&self, candidates: impl Iterator<Item = (usize, &'a Candidate)>) -> Option<usize> {
+        candidates
+            .filter(|(_, c)| c.blocks > 0)
+            .max_by(|(_, a), (_, b)| {
+                a.blocks.cmp(&b.blocks).then(b.price.total().total_cmp(&a.price.total()))
+            })
+            .map(|(at, _)| at)
     }
 
     fn book(&mut self, now: Time, req: &Request, load: &Load, c: &Candidate) -> Placed {

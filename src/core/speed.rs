@@ -7,8 +7,11 @@
 /// Times of an engine, in seconds and tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shape {
-    /// `t0`: seconds that any step takes.
+    /// `t0` of a decode step: seconds that it takes whatever it does.
     pub step: f64,
+    /// `t0` of a step that prefills. Equal to `step` in the named profiles, but learned apart: what is measured of
+    /// decoding must not bend what is measured of prefills.
+    pub launch: f64,
     /// `a`: seconds a token of prefill.
     pub token: f64,
     /// `q`: seconds a pair of tokens attending to each other in prefill.
@@ -27,6 +30,7 @@ impl Shape {
     /// A 32B dense model on two current data-centre cards.
     pub const DENSE_32B: Shape = Shape {
         step: 0.014,
+        launch: 0.014,
         token: 4.7e-5,
         pair: 2.1e-9,
         sequence: 3e-5,
@@ -37,6 +41,7 @@ impl Shape {
     /// A large mixture of experts.
     pub const MOE: Shape = Shape {
         step: 0.018,
+        launch: 0.018,
         token: 2.4e-5,
         pair: 4e-10,
         sequence: 4e-5,
@@ -47,6 +52,7 @@ impl Shape {
     /// 8,000 tokens a second of prefill and no attention term: the plain engine of published simulations.
     pub const PLAIN_8K: Shape = Shape {
         step: 0.008,
+        launch: 0.008,
         token: 1.25e-4,
         pair: 0.0,
         sequence: 6e-5,
@@ -78,7 +84,7 @@ impl Shape {
 
     /// Seconds of prefill for `uncached` tokens behind `cached` ones, alone on the engine.
     pub fn prefill(&self, uncached: f64, cached: f64) -> f64 {
-        self.token * self.work(uncached, cached) + self.step * self.chunks(uncached)
+        self.token * self.work(uncached, cached) + self.launch * self.chunks(uncached)
     }
 
     /// Seconds of one decode step with `sequences` running over `context` tokens in all.

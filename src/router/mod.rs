@@ -165,7 +165,11 @@ impl Router {
         let (arrival, more) = SCRATCH.with_borrow_mut(|s| {
             self.look(&ask.chain, s);
             let mut fleet = self.fleet.lock();
-            let arrival = fleet.arrive(now, req, &Seen { matched: s.matches.as_slice(), room: &s.room });
+            let arrival = fleet.arrive(
+                now,
+                req,
+                &Seen { matched: s.matches.as_slice(), room: &s.room, continues: s.matches.at_leaf() },
+            );
             (arrival, fleet.waiting() > 0)
         });
         let placed = match arrival {
@@ -274,6 +278,7 @@ fn shape(config: &Config) -> Shape {
     let p = config.speed.prior(None);
     Shape {
         step: p.t0,
+        launch: p.t0,
         token: p.a,
         pair: p.q,
         sequence: p.d,

@@ -12,6 +12,7 @@ pub struct Matches {
     blocks: Vec<u32>,
     who: Vec<Holder>,
     best: u32,
+    at_leaf: bool,
     alive: Bits,
 }
 
@@ -27,6 +28,7 @@ impl Matches {
             self.blocks[usize::from(h)] = 0;
         }
         self.best = 0;
+        self.at_leaf = false;
     }
 
     /// Leading blocks of the chain that `h` has.
@@ -47,6 +49,12 @@ impl Matches {
     /// The most that any holder has.
     pub fn best(&self) -> u32 {
         self.best
+    }
+
+    /// Does the longest match end where no known chain goes on? Then this chain goes on where one had ended, as a
+    /// conversation's next turn does; a match that ends at a fork is a prefix that several share.
+    pub fn at_leaf(&self) -> bool {
+        self.at_leaf
     }
 
     /// Sets what `h` has; for tests, and for sources other than the index.
@@ -91,10 +99,11 @@ impl PrefixIndex {
     /// `and` of bit sets a run; what it has of the run where it drops out is looked up once.
     pub fn matches(&self, chain: &[u64], out: &mut Matches) {
         out.clear();
-        let Matches { blocks, who, best, alive } = out;
+        let Matches { blocks, who, best, at_leaf, alive } = out;
         alive.clear();
         let mut parent = NIL;
         let mut depth = 0;
+        let mut leaf = false;
         while let Some(id) = chain.get(depth).and_then(|&hash| self.nodes.child(parent, hash)) {
             let node = self.nodes.get(id);
             let shared = common(&node.run, &chain[depth..]);
@@ -110,6 +119,7 @@ impl PrefixIndex {
                 });
             }
             depth += shared;
+            leaf = shared == node.run.len() && node.kids == 0;
             if shared < node.run.len() || alive.is_empty() {
                 break;
             }
@@ -117,6 +127,8 @@ impl PrefixIndex {
         }
         for h in alive.iter() {
             record(blocks, who, best, h, depth as u32);
+            // Alive after the last run: it has all of it, and the run has no children.
+            *at_leaf = leaf;
         }
     }
 }

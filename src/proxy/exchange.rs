@@ -1,0 +1,182 @@
+//! One attempt: a request to one replica, up to the first piece of its answer.
+
+use super::connect::connect;
+use super::headers;
+use super::payload::{Payload, Pieces};
+use super::reply::{HOLD, Reply};
+use super::upstream::Upstream;
+use super::worker::Worker;
+use crate::core::Failure;
+use crate::router::Endpoint;
+use http::header::CONTENT_TYPE;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderValue, Method, Request, Uri};
+use hyper::body::Incoming;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use tokio::time::timeout;
+
+/// A connection that lay idle and fails within this time had been closed by the replica; one that fails later has
+/// failed with the request.
+const IDLE_CLOSE: Duration = Duration::from_secs(1);
+/// A body that can't be sent twice goes out on a connection that rested no longer than this.
+const FRESH: Duration = Duration::from_secs(1);
+/// An error's body is waited for this long before the error passes without being whole.
+const ERROR_BODY: Duration = Duration::from_secs(2);
+
+/// The body of a request.
+pub(super) enum Body {
+    /// In memory: can be sent again.
+    Memory(Pieces),
+    /// The client's own, passed through as it comes; taken by the attempt that sends it.
+    Stream(Option<Incoming>),
+}
+
+/// A request as it goes to any replica.
+pub(super) struct Call {
+    pub(super) method: Method,
+    pub(super) target: PathAndQuery,
+    pub(super) headers: HeaderMap,
+    pub(super) request_id: HeaderValue,
+    pub(super) body: Body,
+    /// The answer is read here: no compression.
+    pub(super) plain: bool,
+}
+
+/// Why an attempt brought no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failed {
+    /// No connection.
+    #[error("no connection: {0}")]
+    Connect(std::io::Error),
+    /// The connection broke before the first piece of an answer.
+    #[error("broken connection: {0}")]
+    Broken(hyper::Error),
+    /// The first piece took too long.
+    #[error("no answer in time")]
+    Timeout,
+    /// The body had gone out already and can't be sent again.
+    #[error("the body can't be sent again")]
+    Spent,
+}
+
+impl Failed {
+    /// What the router is told.
+    pub(super) fn failure(&self) -> Failure {
+        match self {
+            Failed::Connect(_) => Failure::Connect,
+            Failed::Broken(_) | Failed::Spent => Failure::Reset,
+            Failed::Timeout => Failure::Timeout,
+        }
+    }
+
+    /// Its name in metrics.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Failed::Connect(_) => "connect",
+            Failed::Broken(_) | Failed::Spent => "reset",
+            Failed::Timeout => "timeout",
+        }
+    }
+
+    /// Nothing of the request has gone out.
+    pub(super) fn unsent(&self) -> bool {
+        matches!(self, Failed::Connect(_))
+    }
+}
+
+impl Call {
+    fn target_at(&self, endpoint: &Endpoint) -> Uri {
+        if endpoint.base_path.is_empty() {
+            return Uri::from(self.target.clone());
+        }
+        // Both parts are valid, and so is their concatenation.
+        format!("{}{}", endpoint.base_path, self.target)
+            .parse()
+            .unwrap_or_else(|_| Uri::from(self.target.clone()))
+    }
+
+    fn request(&mut self, endpoint: &Endpoint) -> Option<Request<Payload>> {
+        let payload = match &mut self.body {
+            Body::Memory(pieces) => Payload::pieces(pieces),
+            Body::Stream(body) => Payload::Stream(body.take()?),
+        };
+        let mut request = Request::new(payload);
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = self.target_at(endpoint);
+        *request.headers_mut() = headers::to_replica(&self.headers, endpoint, &self.request_id, self.plain);
+        Some(request)
+    }
+
+    fn repeatable(&self) -> bool {
+        !matches!(self.body, Body::Stream(None))
+    }
+
+    /// Sends the request to `endpoint` and waits for the first piece of the answer, or for all of it if it is short.
+    ///
+    /// # Errors
+    /// See [`Failed`]. Nothing of an answer has been seen then.
+    pub(super) async fn attempt(
+        &mut self,
+        worker: &Rc<Worker>,
+        endpoint: &Endpoint,
+    ) -> Result<Reply, Failed> {
+        match worker.shared.settings.first_byte {
+            None => self.first_piece(worker, endpoint).await,
+            Some(limit) => {
+                timeout(limit, self.first_piece(worker, endpoint)).await.unwrap_or(Err(Failed::Timeout))
+            }
+        }
+    }
+
+    async fn first_piece(&mut self, worker: &Rc<Worker>, endpoint: &Endpoint) -> Result<Reply, Failed> {
+        let mut reply = self.head(worker, endpoint).await?;
+        if reply.head.status.is_success() {
+            let json = reply
+                .head
+                .headers
+                .get(CONTENT_TYPE)
+                .is_some_and(|v| v.as_bytes().starts_with(b"application/json"));
+            reply.read(if json { HOLD } else { 0 }).await.map_err(Failed::Broken)?;
+        } else if let Ok(read) = timeout(ERROR_BODY, reply.read(HOLD)).await {
+            read.map_err(Failed::Broken)?;
+        }
+        Ok(reply)
+    }
+
+    async fn head(&mut self, worker: &Rc<Worker>, endpoint: &Endpoint) -> Result<Reply, Failed> {
+        let rested = matches!(self.body, Body::Stream(_)).then_some(FRESH);
+        let pooled = worker.pool.borrow_mut().take(endpoint.id, Instant::now(), rested);
+        if let Some(upstream) = pooled {
+            let sent = Instant::now();
+            match self.send(worker, endpoint, upstream).await {
+                Err((failed, true)) if self.repeatable() && sent.elapsed() < IDLE_CLOSE => {
+                    tracing::debug!(%failed, replica = &*endpoint.name, "closed while idle: once more");
+                }
+                other => return other.map_err(|(failed, _)| failed),
+            }
+        }
+        let limit = worker.shared.settings.connect;
+        let upstream = connect(endpoint, limit).await.map_err(Failed::Connect)?;
+        self.send(worker, endpoint, upstream).await.map_err(|(failed, _)| failed)
+    }
+
+    /// The error's flag: it may have been the close of an idle connection.
+    async fn send(
+        &mut self,
+        worker: &Rc<Worker>,
+        endpoint: &Endpoint,
+        mut upstream: Box<Upstream>,
+    ) -> Result<Reply, (Failed, bool)> {
+        let request = self.request(endpoint).ok_or((Failed::Spent, false))?;
+        match upstream.send(request).await {
+            Ok(response) => Ok(Reply::new(worker.clone(), endpoint.id, upstream, response)),
+            Err(error) => {
+                if let (Body::Stream(body), Some(unsent)) = (&mut self.body, error.unsent) {
+                    *body = Some(unsent);
+                }
+                Err((Failed::Broken(error.error), error.idle_close))
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Every path without a prompt in it: to the replica with the least to do, bodies streamed both ways.
+
+use super::answer::Answer;
+use super::attempts::{self, Repeat};
+use super::exchange::{Body, Call};
+use super::generate::refused;
+use super::read_body::read_body;
+use super::record::Record;
+use super::respond;
+use super::target;
+use crate::openai::{Ignore, Problem, Scratch, Shape, scan};
+use crate::router::Ask;
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use http::{Method, Response};
+use http_body::Body as _;
+use hyper::Request;
+use hyper::body::Incoming;
+use smallvec::smallvec;
+
+/// Bodies up to this size are held, so that they can be sent again and their model be read.
+const HELD: u64 = 64 * 1024;
+/// Paths that only compute: sending such a request twice does no harm.
+const COMPUTE: [&str; 10] = [
+    "/v1/embeddings",
+    "/tokenize",
+    "/detokenize",
+    "/score",
+    "/v1/score",
+    "/rerank",
+    "/v1/rerank",
+    "/v2/rerank",
+    "/pooling",
+    "/classify",
+];
+/// What follows here is the identifier of a stored response.
+const RESPONSES: &str = "/v1/responses/";
+
+/// Serves one request.
+pub(super) async fn serve(mut record: Box<Record>, request: Request<Incoming>) -> Response<Answer> {
+    match run(&mut record, request).await {
+        Ok((reply, reservation)) => respond::reply(record, reply, reservation, false),
+        Err(problem) => respond::problem(record, &problem),
+    }
+}
+
+async fn run(record: &mut Record, request: Request<Incoming>) -> Result<attempts::Served, Problem> {
+    let (head, body) = request.into_parts();
+    let mut ask = Ask { choices: 1, previous_response: stored(head.uri.path()), ..Ask::default() };
+    let limits = &record.worker.shared.limits;
+    let hint = body.size_hint();
+    let body = if body.is_end_stream() {
+        Body::Memory(smallvec![])
+    } else if hint.exact().is_some_and(|n| n <= HELD) {
+        let whole = read_body(body, limits).await.map_err(|error| refused(&error, limits))?;
+        record.bytes_in = whole.bytes.len() as u64;
+        ask.model = model(&head, &whole.bytes).filter(|m| record.worker.shared.router.knows_model(m));
+        Body::Memory(smallvec![whole.bytes])
+    } else if hint.lower() > limits.bytes as u64 {
+        return Err(Problem::payload_too_large(limits.bytes as u64));
+    } else {
+        Body::Stream(Some(body))
+    };
+    record.model.clone_from(&ask.model);
+    let repeat = repeat(&head, &body);
+    let mut call = Call {
+        target: target::of(&head.uri),
+        method: head.method,
+        headers: head.headers,
+        request_id: record.request_id.clone(),
+        body,
+        plain: false,
+    };
+    attempts::run(record, &mut ask, &mut call, repeat).await
+}
+
+fn repeat(head: &Parts, body: &Body) -> Repeat {
+    let harmless = matches!(head.method, Method::GET | Method::HEAD | Method::OPTIONS)
+        || COMPUTE.contains(&head.uri.path());
+    if harmless && matches!(body, Body::Memory(_)) { Repeat::Always } else { Repeat::Unsent }
+}
+
+/// The response that a path is about: only the replica that stored it knows it.
+fn stored(path: &str) -> Option<String> {
+    let id = path.strip_prefix(RESPONSES)?.split('/').next()?;
+    (!id.is_empty()).then(|| id.to_owned())
+}
+
+/// The model that a JSON body names. A body that can't be read is the replica's to judge.
+fn model(head: &Parts, body: &[u8]) -> Option<String> {
+    let json = head.headers.get(CONTENT_TYPE).is_none_or(|v| v.as_bytes().starts_with(b"application/json"));
+    if !json {
+        return None;
+    }
+    let scan = scan(Shape::Completions, body, &mut Ignore, &mut Scratch::default()).ok()?;
+    scan.model.map(|m| m.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stored_response_is_asked_for_where_it_is() {
+        assert_eq!(stored("/v1/responses/resp_1").as_deref(), Some("resp_1"));
+        assert_eq!(stored("/v1/responses/resp_1/cancel").as_deref(), Some("resp_1"));
+        assert_eq!(stored("/v1/responses/"), None);
+        assert_eq!(stored("/v1/embeddings"), None);
+    }
+}

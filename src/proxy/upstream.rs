@@ -1,0 +1,132 @@
+//! One connection to a replica, driven by the request that uses it.
+//!
+//! Usually such a connection is a task of its own and the request talks to it through channels. Here the request owns
+//! it and polls it. Two things follow: no wake-up passes between two tasks for each chunk, and whoever drops the
+//! request (or the answer's body) closes the socket in the same instant, so that the engine sees a client leave.
+
+use super::io::ReplicaIo;
+use super::payload::Payload;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Body, Frame};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use std::cell::Cell;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+use tokio::net::TcpStream;
+
+/// Bytes that one connection may buffer in each direction: bounds the memory of a slow reader's stream.
+const BUFFER: usize = 64 * 1024;
+/// A replica's answer may have a head of this size at most.
+const MAX_HEAD: usize = 64 * 1024;
+
+/// A connection to a replica. Dropping it closes the socket.
+pub(super) struct Upstream {
+    sender: http1::SendRequest<Payload>,
+    conn: http1::Connection<TokioIo<ReplicaIo>, Payload>,
+    heard: Rc<Cell<bool>>,
+    closed: bool,
+    reused: bool,
+    idle_since: Instant,
+}
+
+/// Why a request got no answer's head.
+#[derive(Debug)]
+pub(super) struct SendError {
+    /// What hyper says.
+    pub(super) error: hyper::Error,
+    /// The connection had served before and not a byte of an answer came: most likely the replica had closed it
+    /// while it lay idle.
+    pub(super) idle_close: bool,
+    /// The body, if it is one that passes through and nothing of it has been taken.
+    pub(super) unsent: Option<Incoming>,
+}
+
+impl Upstream {
+    /// Speaks HTTP/1.1 over a socket that is connected.
+    ///
+    /// # Errors
+    /// Those of hyper's handshake, which for HTTP/1.1 sends nothing.
+    pub(super) async fn handshake(stream: TcpStream) -> hyper::Result<Box<Self>> {
+        let heard = Rc::new(Cell::new(false));
+        let io = TokioIo::new(ReplicaIo::new(stream, heard.clone()));
+        let (sender, conn) =
+            http1::Builder::new().max_buf_size(BUFFER).max_header_size(MAX_HEAD).handshake(io).await?;
+        Ok(Box::new(Upstream {
+            sender,
+            conn,
+            heard,
+            closed: false,
+            reused: false,
+            idle_since: Instant::now(),
+        }))
+    }
+
+    /// Sends a request and waits for the head of the answer. The answer's body is read with [`Upstream::poll_body`].
+    ///
+    /// # Errors
+    /// The replica refused, closed or spoke something that isn't HTTP.
+    pub(super) async fn send(&mut self, request: Request<Payload>) -> Result<Response<Incoming>, SendError> {
+        self.heard.set(false);
+        let mut answer = pin!(self.sender.try_send_request(request));
+        let result = std::future::poll_fn(|cx| {
+            Self::turn(&mut self.conn, &mut self.closed, cx);
+            answer.as_mut().poll(cx)
+        })
+        .await;
+        result.map_err(|mut refused| SendError {
+            unsent: refused.take_message().and_then(|request| request.into_body().into_stream()),
+            idle_close: self.reused && !self.heard.get(),
+            error: refused.into_error(),
+        })
+    }
+
+    /// Next piece of an answer's body, moving the connection on as needed.
+    pub(super) fn poll_body(
+        &mut self,
+        body: &mut Incoming,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        Self::turn(&mut self.conn, &mut self.closed, cx);
+        Pin::new(body).poll_frame(cx)
+    }
+
+    /// The answer was read to its end: can the connection serve again?
+    pub(super) fn reusable(&mut self) -> bool {
+        // The end of the body may have been seen before the connection turned idle: one turn more settles that.
+        (!self.closed && self.sender.is_ready()) || self.alive()
+    }
+
+    /// Has the replica left an idle connection open, as far as can be known here?
+    pub(super) fn alive(&mut self) -> bool {
+        let mut cx = Context::from_waker(Waker::noop());
+        Self::turn(&mut self.conn, &mut self.closed, &mut cx);
+        !self.closed && self.sender.is_ready()
+    }
+
+    /// Marks the connection as idle from `now` on.
+    pub(super) fn rest(&mut self, now: Instant) {
+        self.reused = true;
+        self.idle_since = now;
+    }
+
+    /// When it was last used.
+    pub(super) fn idle_since(&self) -> Instant {
+        self.idle_since
+    }
+
+    fn turn(
+        conn: &mut http1::Connection<TokioIo<ReplicaIo>, Payload>,
+        closed: &mut bool,
+        cx: &mut Context<'_>,
+    ) {
+        // An error isn't lost here: hyper hands it to the waiting answer or body as well.
+        if !*closed && Pin::new(conn).poll(cx).is_ready() {
+            *closed = true;
+        }
+    }
+}
