@@ -1,5 +1,12 @@
 //! The proxy at the level of sockets: real connections, replicas that misbehave on command.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a broken expectation ends the test"
+)]
+
 mod bodies;
 mod cancel;
 mod client;
