@@ -145,8 +145,10 @@ async fn a_restart_is_noticed_and_the_models_are_asked_anew() {
     until("pages were read", || server.count("/metrics") > 3).await;
     assert_eq!(server.count("/v1/models"), 1, "models are asked rarely");
     server.serves(&["other"]);
+    let pages = server.count("/metrics");
     server.answer("/metrics", 200, &page(200, 1));
     until("the new list came", || scene.router.knows_model("other")).await;
+    assert!(server.count("/metrics") < pages + 50, "it came at its regular time, half a minute later");
     assert!(!scene.router.knows_model("base"));
     assert_eq!(scene.view(id).state, "ready");
 }

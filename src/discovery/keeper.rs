@@ -18,6 +18,8 @@ pub(super) struct Keeper {
     /// Of the file, as of its last good state.
     listed: Vec<ReplicaSpec>,
     wanted: Vec<Member>,
+    /// Why some that are listed aren't wanted.
+    refused: Vec<String>,
     /// Have the sources been read at all?
     begun: bool,
     /// Is the fleet as it should be, as of the last look?
@@ -37,6 +39,7 @@ impl Keeper {
             fixed: config.replicas.clone(),
             listed: Vec::new(),
             wanted: Vec::new(),
+            refused: Vec::new(),
             begun: false,
             settled: false,
             unusable: loud.flag("replica_file", ""),
@@ -62,11 +65,7 @@ impl Keeper {
             }
             Look::Refused(why) => {
                 let kept = self.listed.len();
-                let more = self.unusable.is_raised();
-                let told = format!("{why}; the {kept} replicas that it listed before stay");
-                if !self.unusable.raise(|| told.as_str()) && more {
-                    tracing::debug!("{told}");
-                }
+                self.unusable.raise_for(&format!("{why}; the {kept} replicas that it listed before stay"));
             }
         }
         if changed {
@@ -91,11 +90,7 @@ impl Keeper {
                 Ok(m) => self.wanted.push(m),
             }
         }
-        if refused.is_empty() {
-            self.left_out.clear();
-        } else {
-            self.left_out.raise(|| refused.join("; "));
-        }
+        self.refused = refused;
     }
 
     fn apply(&mut self) {
@@ -109,7 +104,7 @@ impl Keeper {
             })
             .collect();
         let plan = plan(&present, &self.wanted);
-        self.settled = plan.waiting == 0;
+        let mut left_out = self.refused.clone();
         for entrant in plan.joins {
             let (name, url) = (entrant.member.spec.label().to_owned(), entrant.member.spec.url.clone());
             match self.router.join(entrant.member) {
@@ -119,11 +114,15 @@ impl Keeper {
                         self.router.drain(id, true);
                     }
                 }
-                Err(why) => {
-                    self.settled = false;
-                    self.left_out.raise(|| format!("{name}: {why}"));
-                }
+                Err(why) => left_out.push(format!("{name}: {why}")),
             }
+        }
+        // Those that couldn't join are tried again: there may be room later.
+        self.settled = plan.waiting == 0 && left_out.len() == self.refused.len();
+        if left_out.is_empty() {
+            self.left_out.clear();
+        } else {
+            self.left_out.raise_for(&left_out.join("; "));
         }
         for id in plan.leaves {
             let name = views.iter().find(|v| v.replica == id).map_or("", |v| v.name.as_str());

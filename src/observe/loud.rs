@@ -77,6 +77,19 @@ impl Flag {
         news
     }
 
+    /// The same for a degradation whose reason may change while it lasts: each new reason is told and listed.
+    pub fn raise_for(&self, detail: &str) -> bool {
+        if self.raise(|| detail) {
+            return true;
+        }
+        let mut raised = self.raised.lock();
+        let mine = raised.iter_mut().find(|d| d.what == self.what && d.replica == self.replica);
+        let Some(known) = mine.filter(|d| d.detail != detail) else { return false };
+        detail.clone_into(&mut known.detail);
+        tracing::warn!(replica = %self.replica, what = self.what, "still degraded: {detail}");
+        true
+    }
+
     /// It is over. Tells whether that is news.
     pub fn clear(&self) -> bool {
         let news = self.on.load(Relaxed) && self.on.swap(false, Relaxed);
@@ -150,6 +163,8 @@ mod tests {
         a.raise(|| "no answer");
         router.raise(|| "gone");
         a.raise(|| "told once only");
+        assert!(!router.raise_for("gone") && router.raise_for("empty") && !router.raise_for("empty"));
+        assert_eq!(loud.degradations()[1].detail, "empty");
         let list = loud.degradations();
         assert_eq!(
             (list[0].replica.as_str(), list[0].what, list[0].detail.as_str()),

@@ -94,7 +94,7 @@ impl Eye {
     async fn round(&mut self) {
         let now = Instant::now();
         let probed = self.health.due(now);
-        if probed && !self.check().await {
+        if probed && !self.check(now).await {
             return;
         }
         let slept = self.asleep;
@@ -110,11 +110,11 @@ impl Eye {
     }
 
     /// Is its health good? If not, that is told, and what its page said holds no longer.
-    async fn check(&mut self) -> bool {
+    async fn check(&mut self, now: Instant) -> bool {
         let (probe, why) = match self.client.get("/health", self.pace.health_timeout).await {
             Ok(status) if status.is_success() => {
                 if !self.well {
-                    let now = Instant::now();
+                    // In this very round: what was known before may be of another process.
                     self.poll.hurry(now, Duration::ZERO);
                     self.models.hurry(now, Duration::ZERO);
                 }

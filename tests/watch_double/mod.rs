@@ -168,7 +168,8 @@ pub(crate) async fn ask(addr: SocketAddr, request: &str, headers: &str, body: &s
     );
     socket.write_all(text.as_bytes()).await.unwrap();
     let mut answer = String::new();
-    socket.read_to_string(&mut answer).await.unwrap();
+    let whole = tokio::time::timeout(Duration::from_secs(30), socket.read_to_string(&mut answer));
+    whole.await.unwrap().unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
     (status, head.to_ascii_lowercase(), body.to_owned())
