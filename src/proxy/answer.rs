@@ -42,7 +42,10 @@ impl Body for Answer {
     type Data = Bytes;
     type Error = CutOff;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
         match &mut *self {
             Answer::Whole(whole) => Poll::Ready(match whole.pieces.next() {
                 Some(piece) => {

@@ -32,7 +32,12 @@ pub(super) type Served = (Reply, Option<Reservation>);
 ///
 /// # Errors
 /// What to tell the client.
-pub(super) async fn run(record: &mut Record, ask: &mut Ask, call: &mut Call, repeat: Repeat) -> Result<Served, Problem> {
+pub(super) async fn run(
+    record: &mut Record,
+    ask: &mut Ask,
+    call: &mut Call,
+    repeat: Repeat,
+) -> Result<Served, Problem> {
     let worker = record.worker.clone();
     let shared = &worker.shared;
     // The best there is to say when nobody else can be asked.
@@ -97,7 +102,9 @@ fn verdict(reply: &Reply, repeat: Repeat, max_retry_after: u64) -> Verdict {
         StatusCode::SERVICE_UNAVAILABLE if asked.is_some() => {
             Verdict::Failed(Failure::BackPressure { retry_after: asked })
         }
-        StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE => Verdict::Failed(Failure::Status(status.as_u16())),
+        StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE => {
+            Verdict::Failed(Failure::Status(status.as_u16()))
+        }
         // Of an endpoint that the router doesn't know, it can't tell whose fault an error is.
         StatusCode::INTERNAL_SERVER_ERROR if repeat == Repeat::Always => {
             Verdict::Failed(Failure::Status(status.as_u16()))
@@ -122,9 +129,9 @@ fn refused(refusal: Refusal, ask: &Ask) -> Problem {
             Problem::model_not_found(ask.model.as_deref().unwrap_or_default(), known.iter())
         }
         Refusal::TooLong { prompt, max } => Problem::context_too_long(prompt.into(), max.into()),
-        Refusal::NoReplica { retry_after } | Refusal::QueueFull { retry_after } | Refusal::Deadline { retry_after } => {
-            Problem::no_capacity(retry_after)
-        }
+        Refusal::NoReplica { retry_after }
+        | Refusal::QueueFull { retry_after }
+        | Refusal::Deadline { retry_after } => Problem::no_capacity(retry_after),
         Refusal::PinnedGone => Problem::bad_request(
             "The replica that stored `previous_response_id` has left. Send the conversation's messages instead.",
         ),

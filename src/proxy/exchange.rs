@@ -39,6 +39,8 @@ pub(super) struct Call {
     pub(super) headers: HeaderMap,
     pub(super) request_id: HeaderValue,
     pub(super) body: Body,
+    /// A head without the first piece of its body is no answer yet.
+    pub(super) generates: bool,
     /// The answer is read here: no compression.
     pub(super) plain: bool,
 }
@@ -91,7 +93,9 @@ impl Call {
             return Uri::from(self.target.clone());
         }
         // Both parts are valid, and so is their concatenation.
-        format!("{}{}", endpoint.base_path, self.target).parse().unwrap_or_else(|_| Uri::from(self.target.clone()))
+        format!("{}{}", endpoint.base_path, self.target)
+            .parse()
+            .unwrap_or_else(|_| Uri::from(self.target.clone()))
     }
 
     fn request(&mut self, endpoint: &Endpoint) -> Option<Request<Payload>> {
@@ -114,20 +118,31 @@ impl Call {
     ///
     /// # Errors
     /// See [`Failed`]. Nothing of an answer has been seen then.
-    pub(super) async fn attempt(&mut self, worker: &Rc<Worker>, endpoint: &Endpoint) -> Result<Reply, Failed> {
+    pub(super) async fn attempt(
+        &mut self,
+        worker: &Rc<Worker>,
+        endpoint: &Endpoint,
+    ) -> Result<Reply, Failed> {
         match worker.shared.settings.first_byte {
-            None => self.first_piece(worker, endpoint).await,
-            Some(limit) => {
+            // A body that passes through takes the time that its client takes.
+            Some(limit) if matches!(self.body, Body::Memory(_)) => {
                 timeout(limit, self.first_piece(worker, endpoint)).await.unwrap_or(Err(Failed::Timeout))
             }
+            _ => self.first_piece(worker, endpoint).await,
         }
     }
 
     async fn first_piece(&mut self, worker: &Rc<Worker>, endpoint: &Endpoint) -> Result<Reply, Failed> {
         let mut reply = self.head(worker, endpoint).await?;
         if reply.head.status.is_success() {
-            let json = reply.head.headers.get(CONTENT_TYPE).is_some_and(|v| v.as_bytes().starts_with(b"application/json"));
-            reply.read(if json { HOLD } else { 0 }).await.map_err(Failed::Broken)?;
+            let json = reply
+                .head
+                .headers
+                .get(CONTENT_TYPE)
+                .is_some_and(|v| v.as_bytes().starts_with(b"application/json"));
+            if json || self.generates {
+                reply.read(if json { HOLD } else { 0 }).await.map_err(Failed::Broken)?;
+            }
         } else if let Ok(read) = timeout(ERROR_BODY, reply.read(HOLD)).await {
             read.map_err(Failed::Broken)?;
         }

@@ -16,8 +16,13 @@ use hyper::body::Incoming;
 use smallvec::smallvec;
 
 /// Serves one request.
-pub(super) async fn serve(mut record: Box<Record>, request: Request<Incoming>, shape: Shape) -> Response<Answer> {
+pub(super) async fn serve(
+    mut record: Box<Record>,
+    request: Request<Incoming>,
+    shape: Shape,
+) -> Response<Answer> {
     record.errors = shape.into();
+    record.generates = true;
     record.route = match shape {
         Shape::Chat => "chat",
         Shape::Completions => "completions",
@@ -30,7 +35,11 @@ pub(super) async fn serve(mut record: Box<Record>, request: Request<Incoming>, s
     }
 }
 
-async fn run(record: &mut Record, request: Request<Incoming>, shape: Shape) -> Result<(Served, bool), Problem> {
+async fn run(
+    record: &mut Record,
+    request: Request<Incoming>,
+    shape: Shape,
+) -> Result<(Served, bool), Problem> {
     let worker = record.worker.clone();
     let (head, body) = request.into_parts();
     let limits = &worker.shared.limits;
@@ -42,6 +51,7 @@ async fn run(record: &mut Record, request: Request<Incoming>, shape: Shape) -> R
     // Only names that exist may become labels.
     record.model = ask.model.clone().filter(|name| worker.shared.router.knows_model(name));
     record.streamed = prompt.stream;
+    record.prompt(&ask.chain);
     let strip = prompt.splice.is_some();
     let mut call = Call {
         method: head.method,
@@ -49,6 +59,7 @@ async fn run(record: &mut Record, request: Request<Incoming>, shape: Shape) -> R
         headers: head.headers,
         request_id: record.request_id.clone(),
         body: Body::Memory(pieces(&whole.bytes, prompt.splice.as_ref())),
+        generates: true,
         plain: strip,
     };
     let served = attempts::run(record, &mut ask, &mut call, Repeat::Always).await?;

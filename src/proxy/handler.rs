@@ -16,7 +16,11 @@ use std::rc::Rc;
 const RETRY_AFTER: u32 = 2;
 
 /// Answers one request.
-pub(super) async fn handle(worker: Rc<Worker>, in_flight: InFlight, request: Request<Incoming>) -> Response<Answer> {
+pub(super) async fn handle(
+    worker: Rc<Worker>,
+    in_flight: InFlight,
+    request: Request<Incoming>,
+) -> Response<Answer> {
     worker.shared.budget.deposit();
     let mut record = Record::new(worker, in_flight, &request);
     let path = request.uri().path();

@@ -41,7 +41,10 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
 /// Is `name` listed in a `Connection` header?
 fn named_by_connection(headers: &HeaderMap, name: &HeaderName) -> bool {
     headers.get_all(header::CONNECTION).iter().any(|value| {
-        value.as_bytes().split(|b| *b == b',').any(|t| t.trim_ascii().eq_ignore_ascii_case(name.as_str().as_bytes()))
+        value
+            .as_bytes()
+            .split(|b| *b == b',')
+            .any(|t| t.trim_ascii().eq_ignore_ascii_case(name.as_str().as_bytes()))
     })
 }
 
@@ -93,12 +96,14 @@ pub(super) fn to_replica(
 /// Makes a replica's headers those of the answer to a client.
 pub(super) fn to_client(headers: &mut HeaderMap, request_id: &HeaderValue) {
     if connection_names_headers(headers) {
-        let named: Vec<HeaderName> = headers.keys().filter(|n| named_by_connection(headers, n)).cloned().collect();
+        let named: Vec<HeaderName> =
+            headers.keys().filter(|n| named_by_connection(headers, n)).cloned().collect();
         for name in named {
             headers.remove(name);
         }
     }
-    for name in [header::CONNECTION, header::TRANSFER_ENCODING, header::TRAILER, header::UPGRADE, KEEP_ALIVE] {
+    for name in [header::CONNECTION, header::TRANSFER_ENCODING, header::TRAILER, header::UPGRADE, KEEP_ALIVE]
+    {
         headers.remove(name);
     }
     headers.remove(PROXY_CONNECTION);
@@ -133,21 +138,19 @@ pub(super) fn is_plain(headers: &HeaderMap) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::ReplicaId;
-    use std::sync::atomic::AtomicBool;
+    use crate::config::{Config, ReplicaSpec, Secret};
+    use crate::router::{Member, Router};
+    use std::sync::Arc;
 
-    fn endpoint(key: Option<&'static str>) -> Endpoint {
-        Endpoint {
-            id: ReplicaId { slot: 0, life: 0 },
-            name: "a".into(),
-            host: "10.0.0.1".into(),
-            port: 8000,
-            authority: HeaderValue::from_static("10.0.0.1:8000"),
-            base_path: "".into(),
-            authorization: key.map(HeaderValue::from_static),
-            extra_headers: vec![(HeaderName::from_static("x-extra"), HeaderValue::from_static("e"))],
-            gone: AtomicBool::new(false),
-        }
+    fn endpoint(key: Option<&str>) -> Arc<Endpoint> {
+        let spec = ReplicaSpec {
+            api_key: key.map(Secret::new),
+            headers: [("x-extra".to_owned(), Secret::new("e"))].into(),
+            ..ReplicaSpec::new("http://10.0.0.1:8000")
+        };
+        let router = Router::new(&Config::default(), 1);
+        router.join(Member::new(spec).unwrap()).unwrap();
+        router.endpoints().remove(0)
     }
 
     fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
@@ -197,7 +200,7 @@ mod tests {
     #[test]
     fn the_replicas_key_replaces_the_clients() {
         let client = map(&[("authorization", "Bearer client"), ("accept-encoding", "gzip")]);
-        let out = to_replica(&client, &endpoint(Some("Bearer ours")), &HeaderValue::from_static("id"), true);
+        let out = to_replica(&client, &endpoint(Some("ours")), &HeaderValue::from_static("id"), true);
         assert_eq!(out.get_all("authorization").iter().count(), 1);
         assert_eq!(out["authorization"], "Bearer ours");
         assert!(!out.contains_key("accept-encoding"), "the answer has to be readable");
@@ -215,8 +218,11 @@ mod tests {
         ]);
         assert!(is_event_stream(&answer) && is_plain(&answer));
         to_client(&mut answer, &HeaderValue::from_static("id"));
-        let expected =
-            map(&[("content-type", "text/event-stream; charset=utf-8"), ("x-custom", "kept"), ("x-request-id", "id")]);
+        let expected = map(&[
+            ("content-type", "text/event-stream; charset=utf-8"),
+            ("x-custom", "kept"),
+            ("x-request-id", "id"),
+        ]);
         assert_eq!(answer, expected);
     }
 }

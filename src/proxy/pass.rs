@@ -69,13 +69,15 @@ async fn run(record: &mut Record, request: Request<Incoming>) -> Result<attempts
         headers: head.headers,
         request_id: record.request_id.clone(),
         body,
+        generates: false,
         plain: false,
     };
     attempts::run(record, &mut ask, &mut call, repeat).await
 }
 
 fn repeat(head: &Parts, body: &Body) -> Repeat {
-    let harmless = matches!(head.method, Method::GET | Method::HEAD | Method::OPTIONS) || COMPUTE.contains(&head.uri.path());
+    let harmless = matches!(head.method, Method::GET | Method::HEAD | Method::OPTIONS)
+        || COMPUTE.contains(&head.uri.path());
     if harmless && matches!(body, Body::Memory(_)) { Repeat::Always } else { Repeat::Unsent }
 }
 

@@ -24,7 +24,10 @@ pub struct Prompt {
 impl PromptReader {
     /// A reader whose chains are those of `router`.
     pub fn new(router: &Router) -> Self {
-        PromptReader { blocks: Blocks::new(router.chain_seed(), router.block_bytes()), scratch: Scratch::default() }
+        PromptReader {
+            blocks: Blocks::new(router.chain_seed(), router.block_bytes()),
+            scratch: Scratch::default(),
+        }
     }
 
     /// Reads one body.

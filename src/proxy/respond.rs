@@ -46,14 +46,19 @@ pub(super) fn json(mut record: Box<Record>, status: StatusCode, body: Bytes) -> 
 
 /// A replica's answer. `strip`: take the usage event out that only the router asked for. A `reservation` that is
 /// still open ends with the answer.
-pub(super) fn reply(mut record: Box<Record>, reply: Reply, reservation: Option<Reservation>, strip: bool) -> Response<Answer> {
+pub(super) fn reply(
+    mut record: Box<Record>,
+    reply: Reply,
+    reservation: Option<Reservation>,
+    strip: bool,
+) -> Response<Answer> {
     let Reply { head, pieces, trailers, source, ended, .. } = reply;
     let (status, mut headers) = (head.status, head.headers);
     headers::to_client(&mut headers, &record.request_id);
     let events = headers::is_event_stream(&headers);
     let mut watch = match (status.is_success(), headers::is_plain(&headers)) {
         (true, true) if events => Watch::events(strip),
-        (true, true) if reservation.is_some() => Watch::json(),
+        (true, true) if record.generates => Watch::json(),
         _ => Watch::Blind,
     };
     if events {

@@ -56,7 +56,14 @@ impl Upstream {
         let io = TokioIo::new(ReplicaIo::new(stream, heard.clone()));
         let (sender, conn) =
             http1::Builder::new().max_buf_size(BUFFER).max_header_size(MAX_HEAD).handshake(io).await?;
-        Ok(Box::new(Upstream { sender, conn, heard, closed: false, reused: false, idle_since: Instant::now() }))
+        Ok(Box::new(Upstream {
+            sender,
+            conn,
+            heard,
+            closed: false,
+            reused: false,
+            idle_since: Instant::now(),
+        }))
     }
 
     /// Sends a request and waits for the head of the answer. The answer's body is read with [`Upstream::poll_body`].

@@ -22,7 +22,8 @@ async fn unknown_fields_pass_byte_for_byte() {
 
 #[tokio::test]
 async fn big_bodies_up_to_50_mb() {
-    let replica = Double::start(|_, seen| vec![json(200, &format!("{{\"length\":{}}}", seen.body.len()))]).await;
+    let replica =
+        Double::start(|_, seen| vec![json(200, &format!("{{\"length\":{}}}", seen.body.len()))]).await;
     let rig = Rig::start(&[replica.addr]).await;
     for size in [32 << 10, 1 << 20, 8 << 20, 20 << 20, 50 << 20] {
         let body = chat(&"A".repeat(size), false);
@@ -88,13 +89,17 @@ async fn other_paths_pass_with_any_method() {
     }
     let request = http::Request::builder().method("HEAD").uri("/x").header("host", "r");
     let got = call(rig.addr, request.body(Full::default()).unwrap()).await;
-    assert_eq!((got.status, &got.headers["content-length"], got.body.len()), (200, &"77".parse().unwrap(), 0));
+    assert_eq!(
+        (got.status, &got.headers["content-length"], got.body.len()),
+        (200, &"77".parse().unwrap(), 0)
+    );
     rig.quiet().await;
 }
 
 #[tokio::test]
 async fn many_big_bodies_at_once_share_a_bounded_store() {
-    let replica = Double::start(|_, seen| vec![json(200, &format!("{{\"length\":{}}}", seen.body.len()))]).await;
+    let replica =
+        Double::start(|_, seen| vec![json(200, &format!("{{\"length\":{}}}", seen.body.len()))]).await;
     let rig = Rig::start(&[replica.addr]).await;
     let mut all = tokio::task::JoinSet::new();
     for n in 0..40 {

@@ -63,7 +63,16 @@ impl Client {
         self.sender.send_request(request).await
     }
 
-    pub(crate) async fn post(&mut self, path: &str, body: impl Into<Bytes>) -> hyper::Result<Response<Incoming>> {
+    /// Has the router closed the connection?
+    pub(crate) fn closed(&self) -> bool {
+        self.sender.is_closed()
+    }
+
+    pub(crate) async fn post(
+        &mut self,
+        path: &str,
+        body: impl Into<Bytes>,
+    ) -> hyper::Result<Response<Incoming>> {
         self.send(post(path, body)).await
     }
 }
@@ -78,13 +87,16 @@ pub(crate) fn post(path: &str, body: impl Into<Bytes>) -> Request<Full<Bytes>> {
 
 /// A chat request's body; different `what`, different prompt.
 pub(crate) fn chat(what: &str, stream: bool) -> String {
-    format!("{{\"model\":\"m\",\"messages\":[{{\"role\":\"user\",\"content\":\"{what}\"}}],\"stream\":{stream}}}")
+    format!(
+        "{{\"model\":\"m\",\"messages\":[{{\"role\":\"user\",\"content\":\"{what}\"}}],\"stream\":{stream}}}"
+    )
 }
 
 /// Reads an answer to its end, or to where it breaks off.
 pub(crate) async fn read(response: Response<Incoming>) -> Got {
     let (head, mut body) = response.into_parts();
-    let mut got = Got { status: head.status.as_u16(), headers: head.headers, body: Vec::new(), complete: true };
+    let mut got =
+        Got { status: head.status.as_u16(), headers: head.headers, body: Vec::new(), complete: true };
     while let Some(frame) = body.frame().await {
         match frame {
             Ok(frame) => got.body.extend_from_slice(frame.data_ref().map_or(&[], |d| d)),

@@ -100,7 +100,12 @@ impl Double {
     }
 }
 
-async fn serve(mut stream: TcpStream, script: Arc<Script>, seen: Arc<Mutex<Vec<Seen>>>, gone: watch::Sender<usize>) {
+async fn serve(
+    mut stream: TcpStream,
+    script: Arc<Script>,
+    seen: Arc<Mutex<Vec<Seen>>>,
+    gone: watch::Sender<usize>,
+) {
     stream.set_nodelay(true).unwrap();
     let mut buffer = Vec::new();
     while let Some(request) = read_request(&mut stream, &mut buffer).await {
@@ -186,7 +191,9 @@ pub(crate) fn json(status: u16, body: &str) -> Act {
 /// A whole JSON answer with more headers, each ending in CRLF.
 pub(crate) fn json_with(status: u16, headers: &str, body: &str) -> Act {
     let length = body.len();
-    let head = format!("HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n{headers}content-length: {length}\r\n\r\n");
+    let head = format!(
+        "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n{headers}content-length: {length}\r\n\r\n"
+    );
     Act::Send([head.as_bytes(), body.as_bytes()].concat())
 }
 

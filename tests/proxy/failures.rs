@@ -17,8 +17,7 @@ fn refused() -> SocketAddr {
 #[tokio::test]
 async fn idle_close_race_loses_no_request() {
     // Each second request finds a connection that was kept and is closed without a word.
-    let replica =
-        Double::start(|n, _| if n % 2 == 1 { vec![Act::Close] } else { vec![answer("a")] }).await;
+    let replica = Double::start(|n, _| if n % 2 == 1 { vec![Act::Close] } else { vec![answer("a")] }).await;
     let rig = Rig::start(&[replica.addr]).await;
     let mut client = Client::connect(rig.addr).await;
     for n in 0..20 {
@@ -30,8 +29,7 @@ async fn idle_close_race_loses_no_request() {
     assert_eq!(rig.metric("homing_retries_total"), 0.0, "it is no failure");
 
     // The same by the clock: the replica closes a moment after each answer.
-    let replica =
-        Double::always(vec![answer("a"), Act::Pause(Duration::from_millis(1)), Act::Close]).await;
+    let replica = Double::always(vec![answer("a"), Act::Pause(Duration::from_millis(1)), Act::Close]).await;
     let rig = Rig::start(&[replica.addr]).await;
     let mut client = Client::connect(rig.addr).await;
     for n in 0..200 {
@@ -116,7 +114,8 @@ async fn one_failing_replica_loses_no_request() {
     one_fails(Some(vec![Act::Send(b"SSH-2.0-OpenSSH_9.9\r\n".to_vec()), Act::Close])).await;
     // The head alone is nothing that a client could use: still nothing is lost.
     one_fails(Some(vec![sse_head(), Act::Close])).await;
-    let short = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{\"id\":".to_vec();
+    let short =
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{\"id\":".to_vec();
     one_fails(Some(vec![Act::Send(short), Act::Close])).await;
 }
 
@@ -181,7 +180,9 @@ async fn hang_before_first_byte_times_out() {
 
 #[tokio::test]
 async fn a_busy_replica_is_not_a_failed_one() {
-    let busy = Double::always(vec![json_with(429, "retry-after: 600\r\n", "{\"error\":{\"message\":\"mine\"}}")]).await;
+    let busy =
+        Double::always(vec![json_with(429, "retry-after: 600\r\n", "{\"error\":{\"message\":\"mine\"}}")])
+            .await;
     let rig = Rig::start(&[busy.addr]).await;
     let got = ask(rig.addr, CHAT, chat("x", false)).await;
     assert_eq!(got.status, 429, "its own words pass when nobody else can be asked");

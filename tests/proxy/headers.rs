@@ -46,7 +46,10 @@ async fn headers_pass_hop_by_hop_dropped() {
             assert_eq!(seen.header(name), value, "{name} on {path}");
         }
         assert_eq!(got.headers["x-request-id"], "mine-1");
-        assert_eq!((&got.headers["x-custom"], &got.headers["server"]), (&"c".parse().unwrap(), &"uvicorn".parse().unwrap()));
+        assert_eq!(
+            (&got.headers["x-custom"], &got.headers["server"]),
+            (&"c".parse().unwrap(), &"uvicorn".parse().unwrap())
+        );
         assert_eq!(got.headers.get_all("set-cookie").iter().count(), 2);
         for name in ["x-hop", "keep-alive", "connection", "x-homing-replica"] {
             assert!(!got.headers.contains_key(name), "{name}");
@@ -106,8 +109,12 @@ async fn models_are_the_union_in_a_stable_order() {
     };
     let rig = Rig::of(vec![spec(&["m", "org/lora"]), spec(&["b", "m"])], |_| {}).await;
     let page = get(rig.addr, "/v1/models").await;
-    let names: Vec<String> =
-        page.json()["data"].as_array().unwrap().iter().map(|m| m["id"].as_str().unwrap().to_owned()).collect();
+    let names: Vec<String> = page.json()["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|m| m["id"].as_str().unwrap().to_owned())
+        .collect();
     assert_eq!(names, ["b", "m", "org/lora"]);
     assert_eq!(get(rig.addr, "/v1/models").await.body, page.body);
     for path in ["/v1/models/org/lora", "/v1/models/org%2Flora"] {
@@ -120,7 +127,8 @@ async fn models_are_the_union_in_a_stable_order() {
 
 #[tokio::test]
 async fn early_hints_are_left_out() {
-    let hints = Act::Send(b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n".to_vec());
+    let hints =
+        Act::Send(b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n".to_vec());
     let replica = Double::always(vec![hints, answer("a")]).await;
     let rig = Rig::start(&[replica.addr]).await;
     let got = ask(rig.addr, CHAT, chat("x", false)).await;

@@ -11,7 +11,10 @@ use tokio::net::TcpStream;
 #[tokio::test]
 async fn a_head_that_is_too_large_is_refused() {
     let rig = Rig::with(&[], |c| c.limits.header_bytes = Size::bytes(16 << 10)).await;
-    let fits = format!("GET /health HTTP/1.1\r\nhost: r\r\nconnection: close\r\nx: {}\r\n\r\n", "a".repeat(15 << 10));
+    let fits = format!(
+        "GET /health HTTP/1.1\r\nhost: r\r\nconnection: close\r\nx: {}\r\n\r\n",
+        "a".repeat(15 << 10)
+    );
     assert!(raw(rig.addr, fits.as_bytes()).await.starts_with("HTTP/1.1 503"));
     let large = fits.replace("x: ", &format!("y: {}\r\nx: ", "b".repeat(2 << 10)));
     assert!(raw(rig.addr, large.as_bytes()).await.starts_with("HTTP/1.1 431"));
@@ -42,7 +45,8 @@ async fn a_head_that_takes_too_long_ends_the_connection() {
 async fn a_body_that_takes_too_long_is_a_408() {
     let rig = Rig::with(&[], |c| c.limits.body_timeout = Seconds::from_millis(200)).await;
     let mut client = TcpStream::connect(rig.addr).await.unwrap();
-    let head = format!("POST {CHAT} HTTP/1.1\r\nhost: r\r\nconnection: close\r\ncontent-length: 100\r\n\r\n{{");
+    let head =
+        format!("POST {CHAT} HTTP/1.1\r\nhost: r\r\nconnection: close\r\ncontent-length: 100\r\n\r\n{{");
     client.write_all(head.as_bytes()).await.unwrap();
     let mut all = String::new();
     let read = client.read_to_string(&mut all);
@@ -58,7 +62,10 @@ async fn a_slow_sender_is_served_if_it_keeps_within_the_time() {
     let body = chat("x", false);
     let mut client = TcpStream::connect(rig.addr).await.unwrap();
     client.set_nodelay(true).unwrap();
-    let all = format!("POST {CHAT} HTTP/1.1\r\nhost: r\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let all = format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: r\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
     for byte in all.as_bytes() {
         client.write_all(&[*byte]).await.unwrap();
         tokio::time::sleep(Duration::from_millis(1)).await;

@@ -1,5 +1,12 @@
 //! The proxy at the level of sockets: real connections, replicas that misbehave on command.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a socket of the test's own that fails has failed the test"
+)]
+
 mod bodies;
 mod cancel;
 mod client;

@@ -52,7 +52,8 @@ impl Rig {
         let metrics = Arc::new(Metrics::new());
         let settings = Settings::new(&config);
         let address = "127.0.0.1:0".parse().unwrap();
-        let proxy = Proxy::bind(address, settings, router.clone(), metrics.clone(), AccessLog::off()).unwrap();
+        let proxy =
+            Proxy::bind(address, settings, router.clone(), metrics.clone(), AccessLog::off()).unwrap();
         let addr = proxy.local_addr().unwrap();
         let (phase, watching) = watch::channel(Phase::Running);
         let ended = tokio::spawn(async move { proxy.run(watching).await.unwrap() });

@@ -27,7 +27,9 @@ async fn mid_stream_death_ends_with_an_error_event_and_no_done() {
             let text = got.text();
             assert_eq!(got.status, 200);
             assert!(got.complete, "the body ends as HTTP wants");
-            assert!(text.starts_with("data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n"));
+            assert!(
+                text.starts_with("data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n")
+            );
             let event = text.rsplit("\n\n").nth(1).unwrap();
             assert!(event.starts_with(mark), "{text}");
             assert!(!text.contains("[DONE]"));
@@ -63,7 +65,9 @@ async fn a_stream_that_falls_silent_ends_with_an_error_event() {
 async fn a_slow_stream_and_a_slow_answer_have_all_the_time_they_need() {
     let pause = || Act::Pause(Duration::from_millis(120));
     let stream = vec![sse_head(), token("a"), pause(), token("b"), pause(), token("c"), last()];
-    let replica = Double::start(move |n, _| if n == 0 { stream.clone() } else { vec![pause(), pause(), answer("x")] }).await;
+    let replica =
+        Double::start(move |n, _| if n == 0 { stream.clone() } else { vec![pause(), pause(), answer("x")] })
+            .await;
     let rig = Rig::with(&[replica.addr], |c| c.timeouts.stream_idle = Seconds::from_millis(200)).await;
     let got = ask(rig.addr, CHAT, chat("x", true)).await;
     assert!(got.complete && !got.text().contains("error"), "the limit is on each silence, not on the sum");
@@ -84,7 +88,11 @@ async fn injected_usage_is_not_seen() {
     assert!(got.text().ends_with(DONE));
     let seen = &replica.seen()[0];
     assert!(String::from_utf8_lossy(&seen.body).contains("\"stream_options\":{\"include_usage\":true}"));
-    assert_eq!(seen.header("accept-encoding"), None, "the event could not be taken out of a compressed stream");
+    assert_eq!(
+        seen.header("accept-encoding"),
+        None,
+        "the event could not be taken out of a compressed stream"
+    );
 
     // Who asks for it gets it, and then nothing is changed at all.
     let body = body.replace("\"stream\":true", "\"stream_options\":{\"include_usage\":true},\"stream\":true");
@@ -107,7 +115,10 @@ async fn events_pass_byte_for_byte_however_they_are_cut() {
         acts.push(last());
         let replica = Double::always(acts).await;
         let rig = Rig::start(&[replica.addr]).await;
-        for body in [chat("x", true), chat("x", true).replace("\"stream\"", "\"stream_options\":{\"include_usage\":true},\"stream\"")] {
+        for body in [
+            chat("x", true),
+            chat("x", true).replace("\"stream\"", "\"stream_options\":{\"include_usage\":true},\"stream\""),
+        ] {
             let got = ask(rig.addr, CHAT, body).await;
             assert_eq!(got.text(), text);
             assert_eq!(got.headers["x-accel-buffering"], "no");
@@ -129,7 +140,8 @@ async fn each_chunk_passes_at_once() {
     gates[0].notify_one();
     let mut response = client.post(CHAT, chat("x", true)).await.unwrap();
     for gate in gates.iter().skip(1) {
-        let frame = tokio::time::timeout(Duration::from_secs(1), response.frame()).await.expect("not held back");
+        let frame =
+            tokio::time::timeout(Duration::from_secs(1), response.frame()).await.expect("not held back");
         assert!(frame.unwrap().unwrap().into_data().unwrap().ends_with(b"\n\n"));
         gate.notify_one();
     }
@@ -141,7 +153,9 @@ async fn gzip_passes_untouched() {
     let bytes: Vec<u8> = (0..70_000_u32).map(|n| (n * 31 % 251) as u8).collect();
     let head = |kind: &str| {
         let length = bytes.len();
-        format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-encoding: gzip\r\ncontent-length: {length}\r\n\r\n")
+        format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-encoding: gzip\r\ncontent-length: {length}\r\n\r\n"
+        )
     };
     for (kind, stream) in [("application/json", false), ("text/event-stream", true)] {
         let replica = Double::always(vec![Act::Send([head(kind).as_bytes(), &bytes].concat())]).await;
@@ -185,7 +199,9 @@ async fn slow_reader_backpressure() {
 
 #[tokio::test]
 async fn a_conversation_stays_with_the_replica_that_stores_it() {
-    let stored = |name: &'static str| move |n: usize, _: &crate::double::Seen| vec![answer(&format!("resp_{name}_{n}"))];
+    let stored = |name: &'static str| {
+        move |n: usize, _: &crate::double::Seen| vec![answer(&format!("resp_{name}_{n}"))]
+    };
     let (a, b) = (Double::start(stored("a")).await, Double::start(stored("b")).await);
     let rig = Rig::start(&[a.addr, b.addr]).await;
     for n in 0..10 {
