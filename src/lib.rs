@@ -9,14 +9,20 @@
 //! - [`proxy`]: door one, an OpenAI-compatible HTTP server: accept, place, forward, retry.
 //! - [`config`]: one YAML file, environment and flags on top; everything that is wrong with it is told at once.
 //! - [`engine`]: what each model server calls its numbers; a page is scanned for the few that are needed.
+//! - [`discovery`]: who is in the fleet: the list in the configuration, and a file that is watched.
+//! - [`watch`]: keeps looking at the fleet: health, load, models.
+//! - [`control`]: health and metrics for probes and scrapers, the admin port for people.
 //! - [`observe`]: metrics, the access log, the program's own log.
 //! - [`sim`]: a model of an engine, in virtual time and over HTTP; workloads; a client that drives them.
 
 pub mod config;
+pub mod control;
 pub mod core;
+pub mod discovery;
 pub mod engine;
 pub mod observe;
 pub mod openai;
 pub mod proxy;
 pub mod router;
 pub mod sim;
+pub mod watch;

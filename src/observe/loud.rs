@@ -3,13 +3,27 @@
 
 use super::cells::Gauge;
 use super::metrics::Metrics;
+use parking_lot::Mutex;
+use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Hands out flags. `homing_degraded{replica,what}` is their metric.
+/// Hands out flags and knows which of them are raised. `homing_degraded{replica,what}` is their metric.
 #[derive(Clone, Debug)]
 pub struct Loud {
     metrics: Arc<Metrics>,
+    raised: Arc<Mutex<Vec<Degradation>>>,
+}
+
+/// A degradation that lasts, for the admin port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Degradation {
+    /// Name of the replica; empty for the router itself.
+    pub replica: String,
+    /// The word or two of the label.
+    pub what: &'static str,
+    /// What was told when it began.
+    pub detail: String,
 }
 
 /// One thing that can be degraded, of one replica or (with an empty name) of the router. Asking and setting what is
@@ -20,12 +34,18 @@ pub struct Flag {
     replica: String,
     on: AtomicBool,
     gauge: Gauge,
+    raised: Arc<Mutex<Vec<Degradation>>>,
 }
 
 impl Loud {
     /// Flags that show in `metrics`.
     pub fn new(metrics: Arc<Metrics>) -> Self {
-        Loud { metrics }
+        Loud { metrics, raised: Arc::default() }
+    }
+
+    /// What is degraded now, in the order in which it began.
+    pub fn degradations(&self) -> Vec<Degradation> {
+        self.raised.lock().clone()
     }
 
     /// A flag, not raised. `what` is a word or two for the label, like `metrics_stale`.
@@ -35,6 +55,7 @@ impl Loud {
             replica: replica.to_owned(),
             on: AtomicBool::new(false),
             gauge: self.metrics.degraded(replica, what),
+            raised: self.raised.clone(),
         }
     }
 }
@@ -45,7 +66,12 @@ impl Flag {
         let news = !self.on.load(Relaxed) && !self.on.swap(true, Relaxed);
         if news {
             self.gauge.set(1.0);
-            let detail = detail();
+            let detail = detail().to_string();
+            self.raised.lock().push(Degradation {
+                replica: self.replica.clone(),
+                what: self.what,
+                detail: detail.clone(),
+            });
             tracing::warn!(replica = %self.replica, what = self.what, "degraded: {detail}");
         }
         news
@@ -56,6 +82,7 @@ impl Flag {
         let news = self.on.load(Relaxed) && self.on.swap(false, Relaxed);
         if news {
             self.gauge.set(0.0);
+            self.forget();
             tracing::info!(replica = %self.replica, what = self.what, "recovered");
         }
         news
@@ -64,6 +91,23 @@ impl Flag {
     /// Is it degraded now?
     pub fn is_raised(&self) -> bool {
         self.on.load(Relaxed)
+    }
+
+    fn forget(&self) {
+        let mut raised = self.raised.lock();
+        if let Some(at) = raised.iter().position(|d| d.what == self.what && d.replica == self.replica) {
+            raised.remove(at);
+        }
+    }
+}
+
+/// A replica that left, or a part that stopped, isn't degraded any more.
+impl Drop for Flag {
+    fn drop(&mut self) {
+        if self.is_raised() {
+            self.gauge.set(0.0);
+            self.forget();
+        }
     }
 }
 
@@ -75,7 +119,8 @@ mod tests {
     fn only_changes_are_told() {
         let metrics = Arc::new(Metrics::new());
         metrics.replica("a");
-        let flag = Loud::new(metrics.clone()).flag("metrics_stale", "a");
+        let loud = Loud::new(metrics.clone());
+        let flag = loud.flag("metrics_stale", "a");
         let series = "homing_degraded{replica=\"a\",what=\"metrics_stale\"}";
         assert!(!metrics.render().contains(series), "a flag that was never raised is no series");
         assert!(!flag.clear());
@@ -92,7 +137,27 @@ mod tests {
         assert!(metrics.render().contains(&format!("{series} 1\n")));
         assert!(flag.clear() && !flag.clear() && !flag.is_raised());
         assert!(metrics.render().contains(&format!("{series} 0\n")));
+        flag.raise(|| "again");
         metrics.replica_gone("a");
         assert!(!metrics.render().contains(series));
+    }
+
+    #[test]
+    fn what_lasts_is_listed_and_goes_with_its_flag() {
+        let loud = Loud::new(Arc::new(Metrics::new()));
+        let (a, router) = (loud.flag("metrics_stale", "a"), loud.flag("replica_file", ""));
+        assert!(loud.degradations().is_empty());
+        a.raise(|| "no answer");
+        router.raise(|| "gone");
+        a.raise(|| "told once only");
+        let list = loud.degradations();
+        assert_eq!(
+            (list[0].replica.as_str(), list[0].what, list[0].detail.as_str()),
+            ("a", "metrics_stale", "no answer")
+        );
+        assert_eq!(list.len(), 2);
+        router.clear();
+        drop(a);
+        assert!(loud.degradations().is_empty());
     }
 }

@@ -28,5 +28,5 @@ pub use cells::{Counter, Gauge, Histogram};
 pub use family::{Cell, Family};
 pub use ids::{MAX_REQUEST_ID, request_id, valid_request_id};
 pub use log::{LogHandle, init as init_log};
-pub use loud::{Flag, Loud};
+pub use loud::{Degradation, Flag, Loud};
 pub use metrics::{CONTENT_TYPE, Metrics, ModelMetrics, ReplicaMetrics};

@@ -79,7 +79,8 @@ impl Member {
         xxhash_rust::xxh3::xxh3_64(text.as_bytes())
     }
 
-    pub(super) fn endpoint(&self, id: ReplicaId) -> Result<Endpoint, String> {
+    /// The endpoint of this member in the life `id`.
+    pub(crate) fn endpoint(&self, id: ReplicaId) -> Result<Endpoint, String> {
         let host = self.authority.host().trim_start_matches('[').trim_end_matches(']');
         let authority = HeaderValue::from_str(self.authority.as_str())
             .map_err(|_| format!("replica url {:?}: its host isn't a valid header value", self.spec.url))?;

@@ -1,0 +1,96 @@
+//! The router's figures as metrics, once a second.
+
+use crate::observe::Metrics;
+use crate::router::Router;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long the series of a model stay after the last replica that served it: a rolling update shouldn't set its
+/// counters back.
+const KEPT: Duration = Duration::from_secs(600);
+
+/// Writes the gauges.
+pub(super) struct Gauges {
+    metrics: Arc<Metrics>,
+    /// Models that are or were served, and when that was last so.
+    models: HashMap<Arc<str>, Instant>,
+}
+
+impl Gauges {
+    pub(super) fn new(metrics: Arc<Metrics>) -> Self {
+        Gauges { metrics, models: HashMap::new() }
+    }
+
+    pub(super) fn update(&mut self, router: &Router, now: Instant) {
+        for view in router.replicas() {
+            let m = self.metrics.replica(&view.name);
+            m.in_flight.set(f64::from(view.in_flight));
+            m.up.set(f64::from(u8::from(view.state == "ready" && !view.draining)));
+            m.prefill_seconds_per_token.set(view.prefill_s_per_token);
+            m.step_seconds.set(view.step_s);
+            m.waiting.set_known(view.waiting.map(f64::from));
+            m.kv_usage.set_known(view.kv_usage);
+            self.metrics.set_state(&m, view.state);
+        }
+        let (_, waiting) = router.load();
+        self.metrics.queue_length.set(waiting as f64);
+        let index = router.index_stats();
+        self.metrics.index_blocks.set(index.distinct_blocks as f64);
+        self.metrics.index_bytes.set(index.bytes as f64);
+        self.metrics.index_speculations.set(index.speculations as f64);
+        self.forget_models(router, now);
+    }
+
+    fn forget_models(&mut self, router: &Router, now: Instant) {
+        for name in router.model_names().iter() {
+            match self.models.get_mut(name) {
+                Some(seen) => *seen = now,
+                None => {
+                    self.models.insert(name.clone(), now);
+                }
+            }
+        }
+        self.models.retain(|name, seen| {
+            let kept = now - *seen < KEPT;
+            if !kept {
+                self.metrics.model_gone(name);
+            }
+            kept
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, ReplicaSpec};
+    use crate::router::{Member, ModelInfo, Page};
+
+    #[test]
+    fn unknown_stays_unknown_and_models_go_after_a_while() {
+        let router = Router::new(&Config::default(), 1);
+        let id = router.join(Member::new(ReplicaSpec::new("http://a:1")).unwrap()).unwrap();
+        let metrics = Arc::new(Metrics::new());
+        let mut gauges = Gauges::new(metrics.clone());
+        let start = Instant::now();
+        gauges.update(&router, start);
+        let page = metrics.render();
+        assert!(page.contains("homing_replica_up{replica=\"a:1\"} 0\n"), "{page}");
+        assert!(page.contains("homing_replica_state{replica=\"a:1\",state=\"starting\"} 1\n"));
+        assert!(!page.contains("homing_replica_waiting{"), "nothing was polled");
+        router.page(id, Page { waiting: Some(3), ..Page::default() });
+        router.models(id, vec![ModelInfo { id: "m".into(), parent: None, max_model_len: None }]);
+        gauges.update(&router, start);
+        metrics.model(Some("m")).usage(1, 1);
+        let page = metrics.render();
+        assert!(page.contains("homing_replica_waiting{replica=\"a:1\"} 3\n"));
+        router.page(id, Page::default());
+        router.leave(id);
+        gauges.update(&router, start + KEPT / 2);
+        assert!(metrics.render().contains("model=\"m\""));
+        gauges.update(&router, start + KEPT);
+        assert!(!metrics.render().contains("model=\"m\""));
+    }
+}

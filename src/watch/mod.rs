@@ -1,0 +1,100 @@
+//! Keeps looking at the fleet: is it healthy, how busy is it, what does it serve.
+//!
+//! One task a replica, all of them on one small thread of their own, so that neither a busy data plane delays a probe
+//! nor a slow page delays a request. What is seen goes to the router as facts; what they mean (how many failures make a
+//! replica dead, what is done with a load that isn't known) is decided there.
+//!
+//! A round at one replica goes over one kept connection, one request after the other: health, then, if that is good and
+//! the time has come, the metrics page and the models. They are separate requests on purpose. An API server whose engine
+//! has died still prints its metrics, so a page is no proof of health; and a page costs the server a thousand times what
+//! health costs, so it isn't asked of one that is unwell.
+//!
+//! - `client`: a GET over a connection that is kept
+//! - `eye`: what is known of one replica; a round
+//! - `reading`: from two metrics pages to what the router is told; `flags`: what is degraded
+//! - `rhythm`: when to look, each replica at its own time
+//! - `fleet`: a task for each member, and the housekeeping once a second; `gauges`: the router's figures as metrics
+
+mod client;
+mod eye;
+mod flags;
+mod fleet;
+mod gauges;
+mod reading;
+mod rhythm;
+
+use crate::config::Config;
+use crate::observe::{Loud, Metrics};
+use crate::router::Router;
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// The thread that looks at the fleet. Dropping it ends that.
+#[derive(Debug)]
+pub struct Watch {
+    /// The thread ends when this is dropped.
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// How often to look, and how long to wait for an answer.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    health: Duration,
+    health_timeout: Duration,
+    poll: Duration,
+    poll_timeout: Duration,
+    models: Duration,
+}
+
+/// Time between two looks at a replica's list of models: adapters come and go, but not by the second.
+const MODELS_EVERY: Duration = Duration::from_secs(30);
+
+impl Watch {
+    /// Starts looking at the members of `router`, at those that join later too, and housekeeping in the router each
+    /// second.
+    ///
+    /// # Errors
+    /// The thread or its runtime couldn't be started.
+    pub fn start(
+        config: &Config,
+        router: Arc<Router>,
+        metrics: Arc<Metrics>,
+        loud: Loud,
+    ) -> io::Result<Self> {
+        let pace = Pace {
+            health: config.health.interval.get(),
+            health_timeout: config.health.timeout.get(),
+            poll: config.poll.interval.get(),
+            poll_timeout: config.poll.timeout.get(),
+            models: MODELS_EVERY,
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("homing-watch".into()).spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = fleet::run(pace, router, metrics, loud) => {}
+                    // An error says that the other end was dropped, which is what it is for.
+                    _ = stopped => {}
+                }
+            });
+            // A name that is being looked up can't be called back; nobody waits for it.
+            runtime.shutdown_background();
+        })?;
+        Ok(Watch { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // It has nothing to hand back; a panic in it was reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}
