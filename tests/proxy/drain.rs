@@ -9,11 +9,11 @@ use http_body_util::BodyExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
-use tokio::sync::Notify;
+use tokio::sync::Semaphore;
 
 #[tokio::test]
 async fn streams_end_normally_within_the_grace_period() {
-    let gate: Arc<Notify> = Arc::default();
+    let gate = Arc::new(Semaphore::new(0));
     let held = gate.clone();
     let replica = Double::start(move |_, seen| {
         if memchr::memmem::find(&seen.body, b"\"stream\":true").is_some() {
@@ -46,7 +46,7 @@ async fn streams_end_normally_within_the_grace_period() {
     while TcpStream::connect(rig.addr).await.is_ok() {
         assert!(Instant::now() < end, "the socket is closed");
     }
-    gate.notify_one();
+    gate.add_permits(1);
     let got = read(stream).await;
     assert!(got.complete && got.text().contains("\"b\""), "{}", got.text());
     tokio::time::timeout(Duration::from_secs(2), rig.ended).await.expect("over").unwrap();
