@@ -63,12 +63,12 @@ async fn a_stream_that_falls_silent_ends_with_an_error_event() {
 
 #[tokio::test]
 async fn a_slow_stream_and_a_slow_answer_have_all_the_time_they_need() {
-    let pause = || Act::Pause(Duration::from_millis(120));
-    let stream = vec![sse_head(), token("a"), pause(), token("b"), pause(), token("c"), last()];
+    let pause = || Act::Pause(Duration::from_millis(400));
+    let stream = vec![sse_head(), token("a"), pause(), token("b"), pause(), token("c"), pause(), last()];
     let replica =
         Double::start(move |n, _| if n == 0 { stream.clone() } else { vec![pause(), pause(), answer("x")] })
             .await;
-    let rig = Rig::with(&[replica.addr], |c| c.timeouts.stream_idle = Seconds::from_millis(200)).await;
+    let rig = Rig::with(&[replica.addr], |c| c.timeouts.stream_idle = Seconds::from_millis(1000)).await;
     let got = ask(rig.addr, CHAT, chat("x", true)).await;
     assert!(got.complete && !got.text().contains("error"), "the limit is on each silence, not on the sum");
     let got = ask(rig.addr, CHAT, chat("x", false)).await;
