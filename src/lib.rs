@@ -7,14 +7,16 @@
 //! - [`router`]: the shell around the core: locks, clock, wake-ups; hands out reservations.
 //! - [`openai`]: what must be understood of OpenAI-shaped traffic, read where it lies: bodies, streams, errors.
 //! - [`proxy`]: door one, an OpenAI-compatible HTTP server: accept, place, forward, retry.
+//! - [`discovery`]: who is in the fleet: a list, and a file that is watched.
+//! - [`watch`]: keeps looking at the fleet: health, load, models.
+//! - [`control`]: the ports beside the traffic: health, metrics, admin.
 //! - [`config`]: one YAML file, environment and flags on top; everything that is wrong with it is told at once.
 //! - [`engine`]: what each model server calls its numbers; a page is scanned for the few that are needed.
-//! - [`discovery`]: who is in the fleet: the list in the configuration, and a file that is watched.
-//! - [`watch`]: keeps looking at the fleet: health, load, models.
-//! - [`control`]: health and metrics for probes and scrapers, the admin port for people.
 //! - [`observe`]: metrics, the access log, the program's own log.
 //! - [`sim`]: a model of an engine, in virtual time and over HTTP; workloads; a client that drives them.
+//! - [`cli`]: one file a command.
 
+pub mod cli;
 pub mod config;
 pub mod control;
 pub mod core;

@@ -1,0 +1,73 @@
+//! The command line: one file a command.
+
+mod check;
+mod demo;
+mod explain;
+mod mock;
+mod options;
+mod serve;
+
+pub use serve::{Running, ServeError};
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// A cache-aware router for LLM inference: each request goes to the replica that already holds its prefix, unless
+/// waiting there would cost more than computing it again elsewhere.
+#[derive(Debug, Parser)]
+#[command(name = "homing", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Route requests to replicas.
+    Serve(options::ServeArgs),
+    /// See it work: simulated replicas, a workload, Homing beside plain round robin.
+    Demo(demo::Args),
+    /// Serve one simulated vLLM replica.
+    Mock(mock::Args),
+    /// Check a configuration and print what would run.
+    Check(check::Args),
+    /// Ask a running router where a request would go, and why.
+    Explain(explain::Args),
+}
+
+/// Parses the command line and runs one command.
+pub fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Serve(args) => serve::run(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::Mock(args) => mock::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Explain(args) => explain::run(&args),
+    };
+    match done {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("homing: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A failure of a command, told to the person who ran it.
+type Failure = Box<dyn std::error::Error>;
+
+/// A runtime for a command that does little more than wait.
+fn small_runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}
