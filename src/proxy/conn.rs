@@ -37,6 +37,7 @@ pub(super) async fn serve(worker: Rc<Worker>, client: Rc<Client>) {
         })
     };
     let ended = if h2 {
+        client.speaks_h2();
         let conn = http2::Builder::new(LocalExecutor)
             .max_concurrent_streams(settings.h2_streams)
             .max_header_list_size(u32::try_from(settings.header_bytes).unwrap_or(u32::MAX))

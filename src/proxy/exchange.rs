@@ -39,6 +39,8 @@ pub(super) struct Call {
     pub(super) headers: HeaderMap,
     pub(super) request_id: HeaderValue,
     pub(super) body: Body,
+    /// A head without the first piece of its body is no answer yet.
+    pub(super) generates: bool,
     /// The answer is read here: no compression.
     pub(super) plain: bool,
 }
@@ -122,10 +124,11 @@ impl Call {
         endpoint: &Endpoint,
     ) -> Result<Reply, Failed> {
         match worker.shared.settings.first_byte {
-            None => self.first_piece(worker, endpoint).await,
-            Some(limit) => {
+            // A body that passes through takes the time that its client takes.
+            Some(limit) if matches!(self.body, Body::Memory(_)) => {
                 timeout(limit, self.first_piece(worker, endpoint)).await.unwrap_or(Err(Failed::Timeout))
             }
+            _ => self.first_piece(worker, endpoint).await,
         }
     }
 
@@ -137,7 +140,9 @@ impl Call {
                 .headers
                 .get(CONTENT_TYPE)
                 .is_some_and(|v| v.as_bytes().starts_with(b"application/json"));
-            reply.read(if json { HOLD } else { 0 }).await.map_err(Failed::Broken)?;
+            if json || self.generates {
+                reply.read(if json { HOLD } else { 0 }).await.map_err(Failed::Broken)?;
+            }
         } else if let Ok(read) = timeout(ERROR_BODY, reply.read(HOLD)).await {
             read.map_err(Failed::Broken)?;
         }

@@ -22,6 +22,7 @@ pub(super) async fn serve(
     shape: Shape,
 ) -> Response<Answer> {
     record.errors = shape.into();
+    record.generates = true;
     record.route = match shape {
         Shape::Chat => "chat",
         Shape::Completions => "completions",
@@ -50,6 +51,7 @@ async fn run(
     // Only names that exist may become labels.
     record.model = ask.model.clone().filter(|name| worker.shared.router.knows_model(name));
     record.streamed = prompt.stream;
+    record.prompt(&ask.chain);
     let strip = prompt.splice.is_some();
     let mut call = Call {
         method: head.method,
@@ -57,6 +59,7 @@ async fn run(
         headers: head.headers,
         request_id: record.request_id.clone(),
         body: Body::Memory(pieces(&whole.bytes, prompt.splice.as_ref())),
+        generates: true,
         plain: strip,
     };
     let served = attempts::run(record, &mut ask, &mut call, Repeat::Always).await?;

@@ -103,6 +103,8 @@ pub(super) struct Client {
     /// Nothing in flight and no head begun since then.
     idle_since: Cell<Instant>,
     served: Cell<bool>,
+    /// Speaks HTTP/2: bytes that come in needn't be a request's.
+    h2: Cell<bool>,
 }
 
 impl Client {
@@ -115,6 +117,7 @@ impl Client {
             head_since: Cell::new(None),
             idle_since: Cell::new(Instant::now()),
             served: Cell::new(false),
+            h2: Cell::new(false),
         })
     }
 
@@ -132,6 +135,23 @@ impl Client {
 
     pub(super) fn order(&self) -> Order {
         self.order.get()
+    }
+
+    /// It speaks HTTP/2.
+    pub(super) fn speaks_h2(&self) {
+        self.h2.set(true);
+    }
+
+    /// Bytes came in.
+    fn heard(&self) {
+        if self.in_flight.get() > 0 {
+            return;
+        }
+        if self.h2.get() && self.served.get() {
+            self.idle_since.set(Instant::now());
+        } else if self.head_since.get().is_none() {
+            self.head_since.set(Some(Instant::now()));
+        }
     }
 
     /// Has a request come in on it yet?
@@ -231,8 +251,8 @@ impl AsyncRead for ClientIo {
         let client = &self.client;
         let before = buf.filled().len();
         let polled = Pin::new(&mut *client.stream.borrow_mut()).poll_read(cx, buf);
-        if client.in_flight.get() == 0 && client.head_since.get().is_none() && buf.filled().len() > before {
-            client.head_since.set(Some(Instant::now()));
+        if buf.filled().len() > before {
+            client.heard();
         }
         polled
     }

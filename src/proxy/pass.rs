@@ -69,6 +69,7 @@ async fn run(record: &mut Record, request: Request<Incoming>) -> Result<attempts
         headers: head.headers,
         request_id: record.request_id.clone(),
         body,
+        generates: false,
         plain: false,
     };
     attempts::run(record, &mut ask, &mut call, repeat).await

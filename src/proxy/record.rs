@@ -8,7 +8,7 @@ use super::io::InFlight;
 use super::request_id;
 use super::watch::Watch;
 use super::worker::Worker;
-use crate::observe::{AccessLine, Metrics, ModelMetrics, ReplicaMetrics, now_unix};
+use crate::observe::{AccessLine, Blocks, Metrics, ModelMetrics, ReplicaMetrics, now_unix};
 use crate::openai::{ErrorShape, Kind, Problem, Source, Usage};
 use crate::router::Reservation;
 use bytes::Bytes;
@@ -67,6 +67,8 @@ pub(super) struct Record {
     pub(super) errors: ErrorShape,
     /// Which endpoint of the API; a fixed set of names.
     pub(super) route: &'static str,
+    /// Is it one of those that generate?
+    pub(super) generates: bool,
     /// Does the client speak HTTP/1?
     pub(super) http1: bool,
     /// Is the client told how its request was placed?
@@ -78,6 +80,7 @@ pub(super) struct Record {
     pub(super) attempts: u32,
     pub(super) bytes_in: u64,
     bytes_out: u64,
+    blocks: Vec<u64>,
     replica: Option<Arc<str>>,
     waited: Duration,
     decided: Duration,
@@ -99,6 +102,7 @@ impl Record {
             request_id: request_id::of(request.headers()),
             errors: ErrorShape::OpenAi,
             route: "other",
+            generates: false,
             http1: request.version() < http::Version::HTTP_2,
             explain: request.headers().get(EXPLAIN).is_some_and(|v| v == "1"),
             model: None,
@@ -107,6 +111,7 @@ impl Record {
             attempts: 0,
             bytes_in: 0,
             bytes_out: 0,
+            blocks: Vec::new(),
             replica: None,
             waited: Duration::ZERO,
             decided: Duration::ZERO,
@@ -117,6 +122,14 @@ impl Record {
             last_token: None,
             tokens: 0,
         })
+    }
+
+    /// What the prompt is made of, if that is to be logged.
+    pub(super) fn prompt(&mut self, chain: &[u64]) {
+        let settings = &self.worker.shared.settings;
+        if let Some(key) = &settings.block_key {
+            self.blocks = key.identities(chain, settings.block_tokens);
+        }
     }
 
     /// The request was placed (again).
@@ -212,13 +225,16 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
+        if self.route == "health" {
+            return;
+        }
         let (outcome, reason) = self.ending.map_or(("cancelled", "client_gone"), Ending::labels);
         let total = self.started.elapsed();
         let shared = &self.worker.shared;
         let (metrics, access) = (&shared.metrics, &shared.access);
         let model = metrics.model(self.model.as_deref());
         self.count(metrics, &model, total, reason);
-        if access.is_on() && self.route != "health" {
+        if access.is_on() {
             access.log(Box::new(self.line(&model, total, outcome, reason)));
         }
     }
@@ -254,6 +270,10 @@ impl Record {
     ) -> AccessLine {
         let ms = |d: Duration| d.as_secs_f64() * 1e3;
         let placed = self.replica.is_some();
+        let shared = &self.worker.shared;
+        let prompt_tokens = self.usage.map(|u| u.prompt_tokens).or(placed.then_some(self.prompt_tokens));
+        let output_tokens =
+            self.usage.map(|u| u.completion_tokens).or((self.tokens > 0).then_some(self.tokens));
         AccessLine {
             ts: now_unix() - total.as_secs_f64(),
             id: self.id().to_owned(),
@@ -264,13 +284,10 @@ impl Record {
             status: self.status,
             outcome,
             reason,
-            prompt_tokens: self.usage.map(|u| u.prompt_tokens).or(placed.then_some(self.prompt_tokens)),
+            prompt_tokens,
             predicted_cached: placed.then_some(self.predicted_cached),
             actual_cached: self.usage.and_then(|u| u.cached_tokens),
-            output_tokens: self
-                .usage
-                .map(|u| u.completion_tokens)
-                .or((self.tokens > 0).then_some(self.tokens)),
+            output_tokens,
             queue_ms: ms(self.waited),
             decision_us: ms(self.decided) * 1e3,
             ttft_ms: self.first_token.map(|t| ms(t.duration_since(self.started))),
@@ -278,7 +295,11 @@ impl Record {
             attempts: self.attempts,
             bytes_in: self.bytes_in,
             bytes_out: self.bytes_out,
-            blocks: None,
+            blocks: shared.settings.block_key.as_ref().map(|_| Blocks {
+                input_length: prompt_tokens.unwrap_or(0),
+                output_length: output_tokens.unwrap_or(0),
+                hash_ids: self.blocks.clone(),
+            }),
         }
     }
 }

@@ -58,7 +58,7 @@ pub(super) fn reply(
     let events = headers::is_event_stream(&headers);
     let mut watch = match (status.is_success(), headers::is_plain(&headers)) {
         (true, true) if events => Watch::events(strip),
-        (true, true) if reservation.is_some() => Watch::json(),
+        (true, true) if record.generates => Watch::json(),
         _ => Watch::Blind,
     };
     if events {

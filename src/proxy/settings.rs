@@ -2,6 +2,7 @@
 
 use super::read_body::BodyLimits;
 use crate::config::Config;
+use crate::observe::BlockKey;
 use std::num::NonZero;
 use std::thread::available_parallelism;
 use std::time::Duration;
@@ -53,6 +54,11 @@ pub struct Settings {
     pub max_retry_after: Duration,
     /// Time for what is in flight to end.
     pub drain_grace: Duration,
+    /// With it the access log also says which blocks of 512 tokens a prompt is made of. Random where the configuration
+    /// asks for them: whoever has a key file puts the key here.
+    pub block_key: Option<BlockKey>,
+    /// Tokens in a block of the chain, about.
+    pub block_tokens: f64,
 }
 
 impl Settings {
@@ -78,6 +84,8 @@ impl Settings {
             retry_floor: config.retry.min_per_second,
             max_retry_after: config.retry.max_retry_after.get(),
             drain_grace: config.drain.grace.get(),
+            block_key: config.log.blocks.then(BlockKey::random),
+            block_tokens: f64::from(config.index.block_bytes) * config.index.tokens_per_byte,
         }
     }
 

@@ -3,8 +3,11 @@
 use crate::client::{CHAT, ask, call, chat, get, post};
 use crate::double::{Act, Double, answer, json};
 use crate::rig::Rig;
-use homing::config::Size;
+use homing::config::{ReplicaSpec, Seconds, Size};
 use http_body_util::Full;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
 
 #[tokio::test]
 async fn unknown_fields_pass_byte_for_byte() {
@@ -98,11 +101,17 @@ async fn other_paths_pass_with_any_method() {
 
 #[tokio::test]
 async fn many_big_bodies_at_once_share_a_bounded_store() {
-    let replica =
-        Double::start(|_, seen| vec![json(200, &format!("{{\"length\":{}}}", seen.body.len()))]).await;
-    let rig = Rig::start(&[replica.addr]).await;
+    let gate = Arc::new(Semaphore::new(0));
+    let held = gate.clone();
+    let replica = Double::start(move |_, seen| {
+        vec![Act::Gate(held.clone()), json(200, &format!("{{\"length\":{}}}", seen.body.len()))]
+    })
+    .await;
+    let spec = ReplicaSpec::new(format!("http://{}", replica.addr));
+    let rig =
+        Rig::tuned(vec![spec], |c| c.limits.body_bytes = Size::bytes(4 << 20), |s| s.bodies = 8 << 20).await;
     let mut all = tokio::task::JoinSet::new();
-    for n in 0..40 {
+    for n in 0..20 {
         let addr = rig.addr;
         all.spawn(async move {
             let body = chat(&format!("{n}{}", "A".repeat(3 << 20)), false);
@@ -111,8 +120,34 @@ async fn many_big_bodies_at_once_share_a_bounded_store() {
             assert_eq!(got.json()["length"], length);
         });
     }
+    replica.asked(2).await;
+    // Small ones pass by.
+    let small = tokio::spawn(ask(rig.addr, CHAT, chat("small", false)));
+    replica.asked(3).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(replica.seen().len(), 3, "the others wait until there is memory for them");
+    gate.add_permits(21);
     while let Some(done) = all.join_next().await {
         done.unwrap();
     }
+    assert_eq!(small.await.unwrap().status, 200);
+    rig.quiet().await;
+}
+
+#[tokio::test]
+async fn a_big_body_that_finds_no_memory_in_time_is_a_503() {
+    let replica = Double::always(vec![Act::UntilGone]).await;
+    let spec = ReplicaSpec::new(format!("http://{}", replica.addr));
+    let tweak = |c: &mut homing::config::Config| {
+        c.limits.body_bytes = Size::bytes(4 << 20);
+        c.queue.timeout = Seconds::from_millis(100);
+    };
+    let rig = Rig::tuned(vec![spec], tweak, |s| s.bodies = 4 << 20).await;
+    let body = chat(&"A".repeat(3 << 20), false);
+    let holds = tokio::spawn(ask(rig.addr, CHAT, body.clone()));
+    replica.asked(1).await;
+    let got = ask(rig.addr, CHAT, body).await;
+    assert_eq!((got.status, got.headers.contains_key("retry-after")), (503, true), "{}", got.text());
+    holds.abort();
     rig.quiet().await;
 }

@@ -63,6 +63,11 @@ impl Client {
         self.sender.send_request(request).await
     }
 
+    /// Has the router closed the connection?
+    pub(crate) fn closed(&self) -> bool {
+        self.sender.is_closed()
+    }
+
     pub(crate) async fn post(
         &mut self,
         path: &str,

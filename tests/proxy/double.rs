@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 /// One step of an answer.
@@ -16,8 +16,8 @@ pub(crate) enum Act {
     Send(Vec<u8>),
     /// Waits.
     Pause(Duration),
-    /// Waits until the gate is opened.
-    Gate(Arc<Notify>),
+    /// Waits until the gate lets one through.
+    Gate(Arc<Semaphore>),
     /// Reads until the router closes the connection, and counts that.
     UntilGone,
     /// Closes the connection.
@@ -123,7 +123,7 @@ async fn serve(
                     }
                 }
                 Act::Pause(time) => tokio::time::sleep(time).await,
-                Act::Gate(gate) => gate.notified().await,
+                Act::Gate(gate) => gate.acquire().await.unwrap().forget(),
                 Act::UntilGone => {
                     let mut rest = [0; 1024];
                     while !matches!(stream.read(&mut rest).await, Ok(0) | Err(_)) {}

@@ -1,10 +1,10 @@
 //! The proxy at the level of sockets: real connections, replicas that misbehave on command.
 
-#![allow(
+#![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "a broken expectation ends the test"
+    reason = "a socket of the test's own that fails has failed the test"
 )]
 
 mod bodies;

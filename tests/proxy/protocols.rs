@@ -2,7 +2,7 @@
 
 use crate::client::{CHAT, chat, raw};
 use crate::double::{Act, Double, answer, last, sse_head, token};
-use crate::rig::Rig;
+use crate::rig::{Rig, eventually};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -91,7 +91,9 @@ async fn garbage_is_answered_and_closed() {
 async fn h2c_many_streams_on_one_connection() {
     let mut replica = Double::start(|_, seen| {
         let text = String::from_utf8_lossy(&seen.body);
-        if text.contains("hang") {
+        if text.contains("mute") {
+            vec![Act::UntilGone]
+        } else if text.contains("hang") {
             vec![sse_head(), token("a"), Act::UntilGone]
         } else if text.contains("\"stream\":true") {
             vec![sse_head(), token("a"), token("b"), last()]
@@ -101,7 +103,9 @@ async fn h2c_many_streams_on_one_connection() {
     })
     .await;
     let rig = Rig::start(&[replica.addr]).await;
-    let stream = TcpStream::connect(rig.addr).await.unwrap();
+    let stream = TcpStream::connect(rig.addr).await.unwrap().into_std().unwrap();
+    let socket = stream.try_clone().unwrap();
+    let stream = TcpStream::from_std(stream).unwrap();
     let (sender, conn) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     tokio::spawn(conn);
@@ -130,6 +134,15 @@ async fn h2c_many_streams_on_one_connection() {
     replica.gone(1).await;
     let response = one.send_request(request(chat("x", false))).await.unwrap();
     assert_eq!(response.status(), 200);
+    rig.quiet().await;
+    // The connection is given up as a whole, with one request before and one behind its first byte.
+    let mut response = one.send_request(request(chat("hang", true))).await.unwrap();
+    assert!(response.frame().await.unwrap().is_ok());
+    let waiting = tokio::spawn(one.send_request(request(chat("mute", false))));
+    eventually("both are in flight", || rig.router.load() == (2, 0)).await;
+    socket.shutdown(std::net::Shutdown::Both).unwrap();
+    replica.gone(3).await;
+    drop((response, waiting));
     rig.quiet().await;
 }
 

@@ -36,6 +36,15 @@ impl Rig {
 
     /// The same before replicas that are described in full.
     pub(crate) async fn of(replicas: Vec<ReplicaSpec>, tweak: impl FnOnce(&mut Config)) -> Rig {
+        Rig::tuned(replicas, tweak, |_| {}).await
+    }
+
+    /// The same with the proxy's own settings changed as well.
+    pub(crate) async fn tuned(
+        replicas: Vec<ReplicaSpec>,
+        tweak: impl FnOnce(&mut Config),
+        tune: impl FnOnce(&mut Settings),
+    ) -> Rig {
         let mut config = Config { workers: Some(2), ..Config::default() };
         config.health.slow_start = Seconds::from_secs(0);
         tweak(&mut config);
@@ -50,7 +59,8 @@ impl Rig {
             ids.push(id);
         }
         let metrics = Arc::new(Metrics::new());
-        let settings = Settings::new(&config);
+        let mut settings = Settings::new(&config);
+        tune(&mut settings);
         let address = "127.0.0.1:0".parse().unwrap();
         let proxy =
             Proxy::bind(address, settings, router.clone(), metrics.clone(), AccessLog::off()).unwrap();

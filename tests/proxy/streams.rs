@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
+use tokio::sync::Semaphore;
 
 const USAGE: &str = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":2,\"total_tokens\":11,\"prompt_tokens_details\":{\"cached_tokens\":4}}}\n\n";
 const DONE: &str = "data: [DONE]\n\n";
@@ -63,12 +63,12 @@ async fn a_stream_that_falls_silent_ends_with_an_error_event() {
 
 #[tokio::test]
 async fn a_slow_stream_and_a_slow_answer_have_all_the_time_they_need() {
-    let pause = || Act::Pause(Duration::from_millis(120));
-    let stream = vec![sse_head(), token("a"), pause(), token("b"), pause(), token("c"), last()];
+    let pause = || Act::Pause(Duration::from_millis(400));
+    let stream = vec![sse_head(), token("a"), pause(), token("b"), pause(), token("c"), pause(), last()];
     let replica =
         Double::start(move |n, _| if n == 0 { stream.clone() } else { vec![pause(), pause(), answer("x")] })
             .await;
-    let rig = Rig::with(&[replica.addr], |c| c.timeouts.stream_idle = Seconds::from_millis(200)).await;
+    let rig = Rig::with(&[replica.addr], |c| c.timeouts.stream_idle = Seconds::from_millis(1000)).await;
     let got = ask(rig.addr, CHAT, chat("x", true)).await;
     assert!(got.complete && !got.text().contains("error"), "the limit is on each silence, not on the sum");
     let got = ask(rig.addr, CHAT, chat("x", false)).await;
@@ -128,7 +128,7 @@ async fn events_pass_byte_for_byte_however_they_are_cut() {
 
 #[tokio::test]
 async fn each_chunk_passes_at_once() {
-    let gates: Vec<Arc<Notify>> = (0..5).map(|_| Arc::default()).collect();
+    let gates: Vec<Arc<Semaphore>> = (0..5).map(|_| Arc::new(Semaphore::new(0))).collect();
     let mut acts = vec![sse_head()];
     for gate in &gates {
         acts.extend([Act::Gate(gate.clone()), token("t")]);
@@ -137,13 +137,13 @@ async fn each_chunk_passes_at_once() {
     let replica = Double::always(acts).await;
     let rig = Rig::start(&[replica.addr]).await;
     let mut client = Client::connect(rig.addr).await;
-    gates[0].notify_one();
+    gates[0].add_permits(1);
     let mut response = client.post(CHAT, chat("x", true)).await.unwrap();
     for gate in gates.iter().skip(1) {
         let frame =
             tokio::time::timeout(Duration::from_secs(1), response.frame()).await.expect("not held back");
         assert!(frame.unwrap().unwrap().into_data().unwrap().ends_with(b"\n\n"));
-        gate.notify_one();
+        gate.add_permits(1);
     }
     assert!(read(response).await.complete);
 }
