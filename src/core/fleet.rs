@@ -250,6 +250,7 @@ impl Fleet {
     pub fn fail(&mut self, now: Time, id: RequestId, failure: Failure) -> bool {
         let Some(b) = self.release(now, id) else { return false };
         let rules = self.settings.rules;
+        let spare = self.can_spare(b.replica);
         let mut suspect = false;
         if let Some(r) = self.get_mut(b.replica) {
             match failure {
@@ -260,7 +261,8 @@ impl Fleet {
                 }
                 _ => {
                     r.failed(now);
-                    suspect = r.health.failed(now, &rules);
+                    let its_own = !matches!(failure, Failure::Status(_));
+                    suspect = r.health.failed(now, &rules, its_own || spare);
                 }
             }
         }
@@ -345,6 +347,19 @@ impl Fleet {
     /// Is any replica up that a request could still go to, now or later?
     pub fn any_ready(&self) -> bool {
         self.replicas().any(|r| r.health.state() == State::Ready && !r.draining && !r.left)
+    }
+
+    /// Would at least half of the replicas that are up still be ready without this one (or is it the only one anyhow)?
+    /// If not, server errors may well be the requests' own (one that fails on every engine it meets), and taking
+    /// replicas out for them would end the service.
+    fn can_spare(&self, id: ReplicaId) -> bool {
+        let up = |r: &&Replica| {
+            !r.left && !r.draining && matches!(r.health.state(), State::Ready | State::Suspect)
+        };
+        let all = self.replicas().filter(up).count();
+        let others =
+            self.replicas().filter(up).filter(|r| r.id != id && r.health.state() == State::Ready).count();
+        all == 1 || others * 2 >= all
     }
 
     fn release(&mut self, now: Time, id: RequestId) -> Option<Booked> {

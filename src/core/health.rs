@@ -145,11 +145,12 @@ impl Health {
         self.state != before
     }
 
-    /// A request failed by the replica's fault; true if it became a suspect by it.
-    pub fn failed(&mut self, now: Time, rules: &Rules) -> bool {
+    /// A request failed by the replica's fault; true if it became a suspect by it. `may` is false while the fleet can't do
+    /// without it.
+    pub fn failed(&mut self, now: Time, rules: &Rules, may: bool) -> bool {
         self.successes = 0;
         self.failures = self.failures.saturating_add(1);
-        if self.state != State::Ready || self.failures < rules.suspect_after {
+        if !may || self.state != State::Ready || self.failures < rules.suspect_after {
             return false;
         }
         self.state = State::Suspect;
@@ -224,14 +225,14 @@ mod tests {
     fn three_failures_in_a_row_make_a_suspect_that_only_probes_redeem() {
         let mut h = ready();
         let r = Rules::default();
-        h.failed(Time(2), &r);
-        h.failed(Time(3), &r);
+        h.failed(Time(2), &r, true);
+        h.failed(Time(3), &r, true);
         h.succeeded();
         assert_eq!(h.state(), State::Ready);
         for t in 4..6 {
-            assert!(!h.failed(Time(t), &r));
+            assert!(!h.failed(Time(t), &r, true));
         }
-        assert!(h.failed(Time(6), &r));
+        assert!(h.failed(Time(6), &r, true));
         assert_eq!(h.state(), State::Suspect);
         // Good probes before the cool-down is over don't help.
         for t in 7..10 {
@@ -249,7 +250,7 @@ mod tests {
         let mut last = 0.0;
         for _ in 0..10 {
             for _ in 0..3 {
-                h.failed(now, &r);
+                h.failed(now, &r, true);
             }
             assert_eq!(h.state(), State::Suspect);
             let start = now;

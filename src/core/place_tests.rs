@@ -230,6 +230,25 @@ fn three_failures_in_a_row_make_a_suspect() {
 }
 
 #[test]
+fn requests_that_crash_every_engine_do_not_end_the_service() {
+    let (mut f, ids) = fleet(4, Settings::default());
+    for i in 0..200 {
+        place(&mut f, Time(i + 1), &cold(i, 10), &[]);
+        f.fail(Time(i + 1), RequestId(i), Failure::Status(500));
+    }
+    let ready =
+        |f: &Fleet| ids.iter().filter(|&&id| f.get(id).unwrap().health.state() == State::Ready).count();
+    assert_eq!(ready(&f), 2, "half of them stay");
+    // What can't be connected to goes, floor or no floor.
+    for i in 200..212 {
+        if let Arrival::Placed(_) = f.arrive(Time(300), &cold(i, 10), &Seen::default()) {
+            f.fail(Time(300), RequestId(i), Failure::Connect);
+        }
+    }
+    assert_eq!(ready(&f), 0);
+}
+
+#[test]
 fn client_errors_and_back_pressure_are_no_failures() {
     let (mut f, ids) = fleet(2, Settings::default());
     for i in 0..60 {
