@@ -230,7 +230,13 @@ mod tests {
         let mut r = replica(None);
         assert_eq!(r.trouble(Time(0)), 0.0);
         r.failed(Time(0));
-        assert!(r.trouble(Time(0)) >= 1.0);
+        assert!(r.trouble(Time(0)) >= 0.5);
+        let fresh = r.trouble(Time(0));
+        for _ in 0..20 {
+            r.succeeded(Time(0));
+        }
+        assert!(r.trouble(Time(0)) < 0.2 * fresh);
+        r.failed(Time(0));
         assert!(r.trouble(Time::from_secs(120.0)) < 0.01);
     }
 

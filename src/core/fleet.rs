@@ -240,7 +240,7 @@ impl Fleet {
     pub fn finish(&mut self, now: Time, id: RequestId, outcome: Outcome) {
         let Some(b) = self.release(now, id) else { return };
         if let Some(r) = self.get_mut(b.replica) {
-            r.health.succeeded();
+            r.succeeded(now);
         }
         self.learn(now, &b, &outcome);
         self.bury(b.replica);
@@ -262,7 +262,7 @@ impl Fleet {
                 _ => {
                     r.failed(now);
                     let its_own = !matches!(failure, Failure::Status(_));
-                    suspect = r.health.failed(now, &rules, its_own || spare);
+                    suspect = r.health.failed(now, b.placed, &rules, its_own || spare);
                 }
             }
         }

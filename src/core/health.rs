@@ -76,6 +76,8 @@ pub struct Health {
     successes: u32,
     cool_until: Time,
     ready_since: Time,
+    /// When the last failure was counted.
+    failed_at: Time,
 }
 
 /// Successes in a row after which earlier relapses are forgiven.
@@ -93,6 +95,7 @@ impl Health {
             successes: 0,
             cool_until: Time(0),
             ready_since: Time(0),
+            failed_at: Time(0),
         }
     }
 
@@ -145,10 +148,15 @@ impl Health {
         self.state != before
     }
 
-    /// A request failed by the replica's fault; true if it became a suspect by it. `may` is false while the fleet can't do
-    /// without it.
-    pub fn failed(&mut self, now: Time, rules: &Rules, may: bool) -> bool {
+    /// A request placed at `placed` failed by the replica's fault; true if it became a suspect by it. `may` is false while
+    /// the fleet can't do without it. Requests that were under way together and die together are one failure: only
+    /// one that was sent after the last failure says that it goes on.
+    pub fn failed(&mut self, now: Time, placed: Time, rules: &Rules, may: bool) -> bool {
         self.successes = 0;
+        if placed < self.failed_at {
+            return false;
+        }
+        self.failed_at = now;
         self.failures = self.failures.saturating_add(1);
         if !may || self.state != State::Ready || self.failures < rules.suspect_after {
             return false;
@@ -225,14 +233,14 @@ mod tests {
     fn three_failures_in_a_row_make_a_suspect_that_only_probes_redeem() {
         let mut h = ready();
         let r = Rules::default();
-        h.failed(Time(2), &r, true);
-        h.failed(Time(3), &r, true);
+        h.failed(Time(2), Time(2), &r, true);
+        h.failed(Time(3), Time(3), &r, true);
         h.succeeded();
         assert_eq!(h.state(), State::Ready);
         for t in 4..6 {
-            assert!(!h.failed(Time(t), &r, true));
+            assert!(!h.failed(Time(t), Time(t), &r, true));
         }
-        assert!(h.failed(Time(6), &r, true));
+        assert!(h.failed(Time(6), Time(6), &r, true));
         assert_eq!(h.state(), State::Suspect);
         // Good probes before the cool-down is over don't help.
         for t in 7..10 {
@@ -250,7 +258,7 @@ mod tests {
         let mut last = 0.0;
         for _ in 0..10 {
             for _ in 0..3 {
-                h.failed(now, &r, true);
+                h.failed(now, now, &r, true);
             }
             assert_eq!(h.state(), State::Suspect);
             let start = now;
@@ -263,6 +271,18 @@ mod tests {
             last = out;
         }
         assert!(last >= 60.0);
+    }
+
+    #[test]
+    fn requests_that_die_together_are_one_failure() {
+        let r = Rules::default();
+        let mut h = ready();
+        for _ in 0..60 {
+            assert!(!h.failed(Time(100), Time(50), &r, true));
+        }
+        assert_eq!(h.state(), State::Ready);
+        assert!(!h.failed(Time(102), Time(101), &r, true));
+        assert!(h.failed(Time(104), Time(103), &r, true));
     }
 
     #[test]

@@ -221,10 +221,10 @@ fn a_replica_that_fails_fast_does_not_attract_traffic() {
 fn three_failures_in_a_row_make_a_suspect() {
     let (mut f, ids) = fleet(1, Settings::default());
     for i in 0..3 {
-        place(&mut f, Time(1), &cold(i, 10), &[]);
-        assert_eq!(f.fail(Time(2), RequestId(i), Failure::Connect), i == 2);
+        place(&mut f, Time(10 * i + 1), &cold(i, 10), &[]);
+        assert_eq!(f.fail(Time(10 * i + 2), RequestId(i), Failure::Connect), i == 2);
     }
-    let refused = f.arrive(Time(3), &cold(9, 10), &Seen::default());
+    let refused = f.arrive(Time(40), &cold(9, 10), &Seen::default());
     assert_eq!(refused, Arrival::Rejected(Rejection::NoReplica));
     assert_eq!(f.get(ids[0]).unwrap().health.state(), State::Suspect);
 }

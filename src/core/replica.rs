@@ -51,8 +51,13 @@ pub struct Replica {
 
 /// Seconds in which half of the memory of a failure fades.
 const FORGET: f64 = 10.0;
-/// Seconds of waiting that one remembered failure is priced at: about a retry and what it risks.
-const FAILURE_COST: f64 = 1.0;
+/// Seconds of waiting that one remembered failure is priced at, doubled with each that follows at once: a retry, and what
+/// it risks.
+const FAILURE_COST: f64 = 0.5;
+/// Successes over which the memory of a failure fades to about a third.
+const OUTCOMES: f64 = 10.0;
+/// Failures remembered at most.
+const FAILURES_MAX: f64 = 20.0;
 /// Seconds late under which a first token isn't overdue: scheduling, network, an estimate a little off.
 const GRACE: f64 = 0.5;
 
@@ -86,20 +91,30 @@ impl Replica {
     /// Seconds of waiting that its recent failures and its overdue prefills are priced at. A replica that fails fast
     /// is never busy: without this it would look like the best place there is.
     pub fn trouble(&self, now: Time) -> f64 {
-        let fails = self.failures * 0.5f64.powf(now.since(self.failures_at) / FORGET);
-        let priced = if fails < 0.05 {
-            0.0
-        } else {
-            FAILURE_COST * fails * 2f64.powi(self.health.failures().min(5) as i32)
-        };
+        let streak = 2f64.powi(self.health.failures().min(5) as i32);
+        let priced = FAILURE_COST * self.remembered(now) * streak;
         priced + (self.ledger.overdue(now) - GRACE).max(0.0)
     }
 
     /// A request failed by its fault.
     pub fn failed(&mut self, now: Time) {
-        let kept = self.failures * 0.5f64.powf(now.since(self.failures_at) / FORGET);
-        self.failures = (kept + 1.0).min(20.0);
+        self.failures = (self.remembered(now) + 1.0).min(FAILURES_MAX);
         self.failures_at = now;
+    }
+
+    /// A request succeeded: failures fade with traffic as well as with time, so that one in a thousand costs next to
+    /// nothing and one in three a lot.
+    pub fn succeeded(&mut self, now: Time) {
+        self.health.succeeded();
+        if self.failures > 0.0 {
+            self.failures = self.remembered(now) * (1.0 - 1.0 / OUTCOMES);
+            self.failures_at = now;
+        }
+    }
+
+    fn remembered(&self, now: Time) -> f64 {
+        let kept = self.failures * 0.5f64.powf(now.since(self.failures_at) / FORGET);
+        if kept < 0.01 { 0.0 } else { kept }
     }
 
     /// Requests in flight at most: the operator's word, else what its own queue taught.
