@@ -4,7 +4,7 @@ use super::connect::connect;
 use super::headers;
 use super::payload::{Payload, Pieces};
 use super::reply::{HOLD, Reply};
-use super::upstream::Upstream;
+use super::upstream::{Broken, Upstream};
 use super::worker::Worker;
 use crate::core::Failure;
 use crate::router::Endpoint;
@@ -54,12 +54,21 @@ pub(super) enum Failed {
     /// The connection broke before the first piece of an answer.
     #[error("broken connection: {0}")]
     Broken(hyper::Error),
+    /// The client's body, which passes through, broke off.
+    #[error("the client broke off: {0}")]
+    Client(hyper::Error),
     /// The first piece took too long.
     #[error("no answer in time")]
     Timeout,
     /// The body had gone out already and can't be sent again.
     #[error("the body can't be sent again")]
     Spent,
+}
+
+impl From<Broken> for Failed {
+    fn from(broken: Broken) -> Self {
+        if broken.by_client { Failed::Client(broken.error) } else { Failed::Broken(broken.error) }
+    }
 }
 
 impl Failed {
@@ -69,6 +78,7 @@ impl Failed {
             Failed::Connect(_) => Failure::Connect,
             Failed::Broken(_) | Failed::Spent => Failure::Reset,
             Failed::Timeout => Failure::Timeout,
+            Failed::Client(_) => Failure::Blameless,
         }
     }
 
@@ -78,6 +88,7 @@ impl Failed {
             Failed::Connect(_) => "connect",
             Failed::Broken(_) | Failed::Spent => "reset",
             Failed::Timeout => "timeout",
+            Failed::Client(_) => "client",
         }
     }
 
@@ -141,10 +152,10 @@ impl Call {
                 .get(CONTENT_TYPE)
                 .is_some_and(|v| v.as_bytes().starts_with(b"application/json"));
             if json || self.generates {
-                reply.read(if json { HOLD } else { 0 }).await.map_err(Failed::Broken)?;
+                reply.read(if json { HOLD } else { 0 }).await?;
             }
         } else if let Ok(read) = timeout(ERROR_BODY, reply.read(HOLD)).await {
-            read.map_err(Failed::Broken)?;
+            read?;
         }
         Ok(reply)
     }
@@ -180,7 +191,7 @@ impl Call {
                 if let (Body::Stream(body), Some(unsent)) = (&mut self.body, error.unsent) {
                     *body = Some(unsent);
                 }
-                Err((Failed::Broken(error.error), error.idle_close))
+                Err((error.broken.into(), error.idle_close))
             }
         }
     }
