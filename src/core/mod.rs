@@ -13,6 +13,7 @@ pub mod learn;
 pub mod ledger;
 pub mod model;
 pub mod place;
+pub mod policy;
 pub mod prefix;
 pub mod replica;
 pub mod request;

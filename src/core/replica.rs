@@ -57,7 +57,7 @@ const FAILURE_COST: f64 = 0.5;
 /// Successes over which the memory of a failure fades to about a third.
 const OUTCOMES: f64 = 10.0;
 /// Failures remembered at most.
-const FAILURES_MAX: f64 = 20.0;
+const FAILURES_MAX: f64 = 10.0;
 /// Seconds late under which a first token isn't overdue: scheduling, network, an estimate a little off.
 const GRACE: f64 = 0.5;
 
@@ -91,7 +91,7 @@ impl Replica {
     /// Seconds of waiting that its recent failures and its overdue prefills are priced at. A replica that fails fast
     /// is never busy: without this it would look like the best place there is.
     pub fn trouble(&self, now: Time) -> f64 {
-        let streak = 2f64.powi(self.health.failures().min(5) as i32);
+        let streak = 2f64.powi(self.health.failures().min(3) as i32);
         let priced = FAILURE_COST * self.remembered(now) * streak;
         priced + (self.ledger.overdue(now) - GRACE).max(0.0)
     }

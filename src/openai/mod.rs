@@ -12,13 +12,16 @@ mod content;
 mod error;
 pub mod json;
 mod message;
+mod quoted;
 mod scan;
 mod sink;
 mod splice;
 mod sse;
+mod staged;
 mod tape;
 pub mod text;
 mod usage;
+mod window;
 
 #[cfg(test)]
 mod scan_tests;

@@ -34,7 +34,7 @@ pub fn runs(body: &[u8], s: Str, mut take: impl FnMut(&[u8])) {
 
 /// The character that the escape at the start of `e` stands for, and the escape's length.
 #[inline]
-fn decode(e: &[u8]) -> (char, usize) {
+pub(super) fn decode(e: &[u8]) -> (char, usize) {
     match e.get(1) {
         Some(b'n') => ('\n', 2),
         Some(b't') => ('\t', 2),
