@@ -10,7 +10,7 @@ use crate::core::Failure;
 use crate::router::Endpoint;
 use http::header::CONTENT_TYPE;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Method, Request, Uri};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
 use hyper::body::Incoming;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -57,12 +57,20 @@ pub(super) enum Failed {
     /// The client's body, which passes through, broke off.
     #[error("the client broke off: {0}")]
     Client(hyper::Error),
+    /// The replica changed to another protocol, which nobody asked for.
+    #[error("an unasked change of protocols")]
+    Switched,
     /// The first piece took too long.
     #[error("no answer in time")]
     Timeout,
     /// The body had gone out already and can't be sent again.
     #[error("the body can't be sent again")]
     Spent,
+}
+
+/// Is it this machine that can't open a connection? (Linux: `ENFILE`, `EMFILE`, `EADDRNOTAVAIL`, `ENOBUFS`.)
+fn ours(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(23 | 24 | 99 | 105))
 }
 
 impl From<Broken> for Failed {
@@ -75,8 +83,10 @@ impl Failed {
     /// What the router is told.
     pub(super) fn failure(&self) -> Failure {
         match self {
+            // Out of descriptors or ports: that is this process's trouble, not the replica's.
+            Failed::Connect(error) if ours(error) => Failure::Blameless,
             Failed::Connect(_) => Failure::Connect,
-            Failed::Broken(_) | Failed::Spent => Failure::Reset,
+            Failed::Broken(_) | Failed::Switched | Failed::Spent => Failure::Reset,
             Failed::Timeout => Failure::Timeout,
             Failed::Client(_) => Failure::Blameless,
         }
@@ -86,7 +96,7 @@ impl Failed {
     pub(super) fn reason(&self) -> &'static str {
         match self {
             Failed::Connect(_) => "connect",
-            Failed::Broken(_) | Failed::Spent => "reset",
+            Failed::Broken(_) | Failed::Switched | Failed::Spent => "reset",
             Failed::Timeout => "timeout",
             Failed::Client(_) => "client",
         }
@@ -145,6 +155,9 @@ impl Call {
 
     async fn first_piece(&mut self, worker: &Rc<Worker>, endpoint: &Endpoint) -> Result<Reply, Failed> {
         let mut reply = self.head(worker, endpoint).await?;
+        if reply.head.status == StatusCode::SWITCHING_PROTOCOLS {
+            return Err(Failed::Switched);
+        }
         if reply.head.status.is_success() {
             let json = reply
                 .head
@@ -194,5 +207,18 @@ impl Call {
                 Err((error.broken.into(), error.idle_close))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn running_out_of_descriptors_is_not_the_replicas_failure() {
+        let failure = |code| Failed::Connect(std::io::Error::from_raw_os_error(code)).failure();
+        assert_eq!(failure(24), Failure::Blameless);
+        assert_eq!(failure(99), Failure::Blameless);
+        assert_eq!(failure(111), Failure::Connect, "refused");
     }
 }

@@ -29,7 +29,10 @@ pub(super) async fn handle(
         return respond::problem(record, &Problem::method_not_allowed());
     }
     let read = matches!(*request.method(), Method::GET | Method::HEAD);
-    if let Some(shape) = Shape::of_path(path) {
+    // Browsers ask with OPTIONS whether they may: what a replica allows is the replica's to say.
+    if let Some(shape) = Shape::of_path(path)
+        && *request.method() != Method::OPTIONS
+    {
         if *request.method() != Method::POST {
             return respond::problem(record, &Problem::method_not_allowed());
         }

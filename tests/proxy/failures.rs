@@ -268,6 +268,15 @@ async fn mixed_endings_leave_nothing_in_flight() {
 }
 
 #[tokio::test]
+async fn a_change_of_protocols_is_never_passed_on() {
+    let switch = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n";
+    let replica = Double::always(vec![Act::Send(switch.to_vec())]).await;
+    let rig = Rig::start(&[replica.addr]).await;
+    assert_eq!(ask(rig.addr, CHAT, chat("x", false)).await.status, 502);
+    rig.quiet().await;
+}
+
+#[tokio::test]
 async fn a_clients_broken_body_is_not_the_replicas_failure() {
     let (a, b) = (Double::always(vec![answer("a")]).await, Double::always(vec![answer("b")]).await);
     let rig = Rig::start(&[a.addr, b.addr]).await;
