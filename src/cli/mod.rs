@@ -2,6 +2,7 @@
 
 mod check;
 mod demo;
+mod descriptors;
 mod explain;
 mod mock;
 mod options;

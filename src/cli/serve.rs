@@ -1,7 +1,7 @@
 //! `homing serve`: the router for real.
 
 use super::options::ServeArgs;
-use super::{Failure, small_runtime};
+use super::{Failure, descriptors, small_runtime};
 use crate::config::Config;
 use crate::control::{Context, Control};
 use crate::core::prefix::TEXT_BLOCK;
@@ -61,9 +61,10 @@ impl Running {
         let access = AccessLog::open(&config.log.access, metrics.log_dropped.clone())
             .map_err(named("the access log".into()))?;
         let (phase, seen) = watch::channel(Phase::Running);
-        let proxy =
-            Proxy::bind(config.listen, Settings::new(config), router.clone(), metrics.clone(), access)
-                .map_err(named(format!("data port {}", config.listen)))?;
+        let mut settings = Settings::new(config);
+        settings.connections = descriptors::clients(settings.connections);
+        let proxy = Proxy::bind(config.listen, settings, router.clone(), metrics.clone(), access)
+            .map_err(named(format!("data port {}", config.listen)))?;
         let listen = proxy.local_addr().map_err(named("data port".into()))?;
         let reader = router.clone();
         let control = Control::start(Context {
@@ -149,10 +150,16 @@ pub(super) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
             };
             tracing::info!("draining: readiness fails from now on");
             phase.send_replace(Phase::Draining);
-            tokio::time::sleep(delay).await;
-            phase.send_replace(Phase::Closing);
-            // Whoever asks again means it.
-            tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+            // Whoever asks again means it, also while the delay lasts.
+            let again = async {
+                tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+            };
+            let close = async {
+                tokio::time::sleep(delay).await;
+                phase.send_replace(Phase::Closing);
+                std::future::pending::<()>().await;
+            };
+            tokio::select! { () = again => {}, () = close => {} }
         };
         tokio::select! {
             served = running.serve() => {
