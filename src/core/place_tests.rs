@@ -3,7 +3,7 @@
 use super::*;
 use crate::core::fleet::{Failure, Outcome, Settings};
 use crate::core::health::Probe;
-use crate::core::ids::ModelId;
+use crate::core::ids::{ModelId, ReplicaId};
 use crate::core::ledger::Polled;
 use crate::core::replica::Facts;
 use crate::core::speed::Shape;
