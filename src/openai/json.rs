@@ -1,8 +1,8 @@
 //! A borrowed cursor over JSON text.
 //!
 //! The router needs a handful of values of a body and must forward all of it as it came, so nothing is built here: the
-//! cursor walks over the text once, checks its grammar, and hands out *where* values are. Strings are skipped with a
-//! vectorised search for the next quote or backslash. Left to the replica: UTF-8 and control characters inside strings.
+//! cursor walks over the text once, checks its grammar, and hands out *where* values are. Strings are skipped
+//! in windows of many bytes (`quoted`). Left to the replica: UTF-8 and control characters inside strings.
 
 use super::quoted::{self, Notes};
 use memchr::memchr_iter;

@@ -145,7 +145,13 @@ pub fn scan<'a>(
     let mut c = Cursor::noting(body, scratch.take_notes());
     let found = Found::walk(shape, &mut c, scratch);
     scratch.put_notes(c.into_notes());
-    let found = found.map_err(|f| f.locate(body))?;
+    let found = match found {
+        Ok(found) => found,
+        Err(fault) => {
+            scratch.trim();
+            return Err(fault.locate(body));
+        }
+    };
     let mut amount = Amount::default();
     for stretch in &found.sections {
         let a = scratch.emit(body, stretch.clone(), sink);

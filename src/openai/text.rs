@@ -1,8 +1,8 @@
 //! The text that a JSON string stands for, in runs.
 //!
 //! Most of a prompt is plain, so text is handed on as borrowed runs between escapes; only the escaped characters
-//! themselves are made anew. A surrogate without its partner becomes U+FFFD: engines differ there, and a router must
-//! not fail where an engine might answer.
+//! themselves are made anew. (Of a prompt whose escapes were noted, `staged` makes larger runs.) A surrogate without its
+//! partner becomes U+FFFD: engines differ there, and a router must not fail where an engine might answer.
 
 use super::json::Str;
 use memchr::memchr;
