@@ -9,7 +9,7 @@ use super::ids::ReplicaId;
 pub enum Arrival {
     /// Placed and reserved.
     Placed(Placed),
-    /// Nothing can take it now: it stands in the line. Arrive again when [`Fleet::turns`] names it.
+    /// Nothing can take it now: it stands in the line. Arrive again when [`Fleet::turns`](super::fleet::Fleet::turns) names it.
     Waiting,
     /// It can't be served.
     Rejected(Rejection),
