@@ -26,6 +26,6 @@ pub use secret::Secret;
 pub use sections::{
     AccessTarget, Drain, Health, Index, Limits, Log, LogFormat, Poll, Price, Queue, Retry, Timeouts, Trust,
 };
-pub use speed::{Profile, Speed, SpeedPrior};
+pub use speed::{Profile, Speed};
 pub use units::{Seconds, Size};
 pub use validate::{Problem, Report, Severity};

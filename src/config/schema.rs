@@ -2,7 +2,7 @@
 
 use super::secret::Secret;
 use super::sections::{Drain, Health, Index, Limits, Log, Poll, Price, Queue, Retry, Timeouts, Trust};
-use super::speed::{Profile, Speed, SpeedPrior};
+use super::speed::Speed;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -134,9 +134,6 @@ pub struct ReplicaSpec {
     /// Headers added to each request and poll. Values are never printed.
     #[serde(default)]
     pub headers: BTreeMap<String, Secret>,
-    /// Speeds assumed before this replica was measured.
-    #[serde(default)]
-    pub profile: Option<Profile>,
 }
 
 /// What holds for each replica that doesn't say otherwise.
@@ -155,8 +152,6 @@ pub struct ReplicaDefaults {
     pub kv_tokens: Option<u64>,
     /// Which model server they are.
     pub engine: EngineKind,
-    /// Speeds assumed before a replica was measured; null: the profile of `speed`.
-    pub profile: Option<Profile>,
 }
 
 impl ReplicaSpec {
@@ -172,7 +167,6 @@ impl ReplicaSpec {
             kv_tokens: None,
             models: None,
             headers: BTreeMap::new(),
-            profile: None,
         }
     }
 
@@ -193,13 +187,7 @@ impl ReplicaSpec {
         self.max_in_flight = self.max_in_flight.or(defaults.max_in_flight);
         self.kv_tokens = self.kv_tokens.or(defaults.kv_tokens);
         self.engine = self.engine.or(Some(defaults.engine));
-        self.profile = self.profile.or(defaults.profile);
         self
-    }
-
-    /// The speeds to assume for this replica, single figures of `speed` included.
-    pub fn prior(&self, speed: &Speed) -> SpeedPrior {
-        speed.prior(self.profile)
     }
 }
 
@@ -220,7 +208,6 @@ mod tests {
             api_key: Some(Secret::new("k")),
             max_in_flight: Some(8),
             engine: EngineKind::Vllm,
-            profile: Some(Profile::Moe),
             ..ReplicaDefaults::default()
         };
         let r =
@@ -228,6 +215,5 @@ mod tests {
         assert_eq!(r.max_in_flight, Some(2));
         assert_eq!(r.api_key, Some(Secret::new("k")));
         assert_eq!(r.engine, Some(EngineKind::Vllm));
-        assert_eq!(r.prior(&Speed::default()), Profile::Moe.prior());
     }
 }

@@ -28,7 +28,8 @@ async fn big_bodies_up_to_50_mb() {
     let replica =
         Double::start(|_, seen| vec![json(200, &format!("{{\"length\":{}}}", seen.body.len()))]).await;
     let rig = Rig::start(&[replica.addr]).await;
-    for size in [32 << 10, 1 << 20, 8 << 20, 20 << 20, 50 << 20] {
+    // 512 KiB are about 128 K tokens.
+    for size in [32 << 10, 512 << 10, 1 << 20, 8 << 20, 20 << 20, 50 << 20] {
         let body = chat(&"A".repeat(size), false);
         let got = ask(rig.addr, CHAT, body.clone()).await;
         assert_eq!(got.json()["length"], body.len(), "{size}");
