@@ -183,7 +183,7 @@ async fn a_hundred_thousand_invented_models_and_tenants_leave_series_and_memory_
         let halves = [(from, (from + to) / 2), ((from + to) / 2, to)];
         let poured = halves.map(|(from, to)| {
             let body = |n: usize| {
-                let model = if n % 10 == 0 { "m".to_owned() } else { format!("invented-{n}") };
+                let model = if n.is_multiple_of(10) { "m".to_owned() } else { format!("invented-{n}") };
                 format!(
                     "{{\"model\":\"{model}\",\"user\":\"tenant-{n}\",\"cache_salt\":\"salt-{n}\",\"messages\":[{{\"role\":\"user\",\"content\":\"hi\"}}]}}"
                 )
