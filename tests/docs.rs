@@ -3,7 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that can't read the documents has failed")]
 
 use homing::cli::check_command_line;
-use homing::config::{ConfigError, Overrides, parse};
+use homing::config::{ConfigError, Overrides, parse, parse_replicas};
+use homing::openai::{Ignore, Scratch, Shape, scan};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -101,4 +102,14 @@ fn every_relative_link_leads_somewhere() {
             assert!(file.exists(), "{}: {target} isn't there", path.display());
         }
     }
+}
+
+#[test]
+fn the_examples_are_right() {
+    let read = |name: &str| fs::read(root().join("examples").join(name)).unwrap();
+    let replicas = String::from_utf8(read("replicas.yaml")).unwrap();
+    assert_eq!(parse_replicas(&replicas, &|_| None).unwrap().len(), 2);
+    let body = read("request.json");
+    let request = scan(Shape::Chat, &body, &mut Ignore, &mut Scratch::default()).unwrap();
+    assert!(request.stream && request.model.as_deref() == Some("mock") && request.text_bytes > 50);
 }
