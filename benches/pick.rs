@@ -32,7 +32,15 @@ fn percentiles(mut ns: Vec<u64>) -> [f64; 3] {
 fn chain(rng: &mut fastrand::Rng, blocks: u64) -> Vec<u64> {
     let system = rng.u64(1..5);
     let conversation = rng.u64(1..2000);
-    (0..blocks).map(|i| if i < 32 { system << 48 | i } else { conversation << 20 | i | 1 << 63 }).collect()
+    let mut hash = system;
+    (0..blocks)
+        .map(|i| {
+            // Uniform, as real block hashes are: the index's tables rely on it.
+            let content = if i < 32 { i } else { conversation << 32 | i };
+            hash = xxhash_rust::xxh3::xxh3_64_with_seed(&content.to_le_bytes(), hash);
+            hash
+        })
+        .collect()
 }
 
 fn cell(replicas: u16, tokens: u64) -> Cell {

@@ -5,10 +5,11 @@
 mod watch_double;
 
 use homing::config::{Config, ReplicaSpec, Seconds, Secret};
-use homing::core::ReplicaId;
+use homing::core::{Outcome, ReplicaId};
 use homing::observe::{Loud, Metrics};
-use homing::router::{Member, ReplicaView, Router};
+use homing::router::{Ask, Member, ReplicaView, Router};
 use homing::watch::Watch;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use watch_double::{Double, IDLE, Reserved, until};
 
@@ -179,6 +180,55 @@ async fn a_missing_page_is_unknown_and_loud_and_keeps_nobody_out() {
     server.answer("/metrics", 200, IDLE);
     until("it is over", || !scene.degraded("metrics_missing")).await;
     assert_eq!(scene.view(id).waiting, Some(0));
+}
+
+/// What the program logs, for the one test that reads it.
+#[derive(Clone, Default)]
+struct Logged(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Logged {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_degradation_is_one_line_and_one_series_however_many_requests_pass() {
+    let logged = Logged::default();
+    let writer = logged.clone();
+    tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).init();
+    let lines = |what: &str| {
+        let text = String::from_utf8(logged.0.lock().clone()).unwrap();
+        text.lines().filter(|l| l.contains("loud-one") && l.contains(what)).count()
+    };
+    let scene = Scene::new(quick());
+    let server = Double::start();
+    let id = scene.join(ReplicaSpec { name: Some("loud-one".into()), ..ReplicaSpec::new(server.url()) });
+    scene.state(id, "ready").await;
+    assert_eq!(lines("degraded"), 0);
+    server.answer("/metrics", 404, "gone");
+    until("it is told", || scene.degraded("metrics_missing")).await;
+    let pages = server.count("/metrics");
+    for n in 0..500 {
+        let ask = Ask { model: Some("base".into()), text_bytes: 500 + n, generates: true, ..Ask::default() };
+        scene.router.place(&ask).await.unwrap().finish(Outcome::default());
+    }
+    until("many pages were missing", || server.count("/metrics") > pages + 30).await;
+    assert_eq!((lines("degraded"), lines("recovered")), (1, 0));
+    let page = scene.metrics.render();
+    let series =
+        page.lines().filter(|l| l.starts_with("homing_degraded{replica=\"loud-one\"") && l.ends_with(" 1"));
+    assert_eq!(series.count(), 1);
+    assert_eq!(scene.loud.degradations().len(), 1);
+    server.answer("/metrics", 200, IDLE);
+    until("it is over", || !scene.degraded("metrics_missing")).await;
+    until("that is told", || lines("recovered") == 1).await;
+    assert_eq!(lines("degraded"), 1);
 }
 
 #[tokio::test]

@@ -7,11 +7,12 @@ mod watch_double;
 
 use homing::config::{Config, ReplicaSpec, Seconds, Secret};
 use homing::control::{Context, Control};
+use homing::core::Outcome;
 use homing::discovery::{Discovery, EVERY};
 use homing::observe::{Loud, Metrics};
 use homing::openai::{Problem, Shape};
 use homing::proxy::PromptReader;
-use homing::router::Router;
+use homing::router::{Ask, Router};
 use homing::sim::http::{Adapter, Faults, Mock, MockConfig};
 use homing::watch::Watch;
 use serde_json::Value;
@@ -115,4 +116,50 @@ async fn a_simulated_server_through_its_life() {
     let _server = Mock::start(again).await.unwrap();
     until("it is back", || state() == "ready").await;
     assert_eq!(router.replicas()[0].models.as_deref(), Some(&["base".to_owned()][..]));
+}
+
+#[tokio::test]
+async fn the_blocks_of_an_engine_that_restarts_at_its_address_are_gone() {
+    let server =
+        Mock::start(MockConfig { models: vec!["base".into()], ..MockConfig::default() }).await.unwrap();
+    let mut config = Config { replicas: vec![ReplicaSpec::new(server.url())], ..Config::default() };
+    config.health.interval = Seconds::from_millis(15);
+    config.poll.interval = Seconds::from_millis(15);
+    let router = Router::new(&config, 1);
+    let metrics = Arc::new(Metrics::new());
+    let loud = Loud::new(metrics.clone());
+    let _discovery = Discovery::start(&config, router.clone(), &loud, EVERY).unwrap();
+    let _watch = Watch::start(&config, router.clone(), metrics, loud).unwrap();
+    until("it serves", || router.replicas()[0].state == "ready").await;
+
+    let prompt = Ask {
+        model: Some("base".into()),
+        chain: (1..=40).collect(),
+        text_bytes: 40 * 256 + 9,
+        generates: true,
+        ..Ask::default()
+    };
+    let believed = || router.explain(&prompt).candidates[0].matched_blocks;
+    let learn = async || router.place(&prompt).await.unwrap().finish(Outcome::default());
+    learn().await;
+    assert_eq!(believed(), 40);
+    let id = router.replicas()[0].replica;
+
+    // Whether the watch sees it down in between is a matter of luck; both must do.
+    let addr = server.addr();
+    drop(server);
+    // Start times are told apart from half a second on; no real engine is back that soon.
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    let again = MockConfig { models: vec!["base".into()], listen: addr, ..MockConfig::default() };
+    let mut server = Mock::start(again.clone()).await;
+    while server.is_err() {
+        // The address is free when the last of its connections is.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        server = Mock::start(again.clone()).await;
+    }
+    until("its blocks are gone", || believed() == 0).await;
+    until("it serves again", || router.replicas()[0].state == "ready").await;
+    assert_eq!(router.replicas()[0].replica, id, "it never left the fleet");
+    learn().await;
+    assert_eq!(believed(), 40, "learned anew");
 }

@@ -2,6 +2,7 @@
 
 mod check;
 mod demo;
+mod descriptors;
 mod explain;
 mod mock;
 mod options;
@@ -51,6 +52,14 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Is this a command line that Homing takes? For tests of the documentation.
+///
+/// # Errors
+/// What the parser says of it.
+pub fn check_command_line(words: &[&str]) -> Result<(), String> {
+    Cli::try_parse_from(words).map(drop).map_err(|e| e.to_string())
 }
 
 /// A failure of a command, told to the person who ran it.

@@ -1,12 +1,12 @@
 //! `homing serve`: the router for real.
 
 use super::options::ServeArgs;
-use super::{Failure, small_runtime};
+use super::{Failure, descriptors, small_runtime};
 use crate::config::Config;
 use crate::control::{Context, Control};
 use crate::core::prefix::TEXT_BLOCK;
 use crate::discovery::{self, Discovery};
-use crate::observe::{self, AccessLog, Loud, Metrics};
+use crate::observe::{self, AccessLog, BlockKey, Loud, Metrics};
 use crate::openai::{Problem, Shape};
 use crate::proxy::{Phase, PromptReader, Proxy, Settings};
 use crate::router::{Ask, Router};
@@ -14,6 +14,7 @@ use crate::watch::Watch;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +24,7 @@ use tokio::sync::watch;
 /// Why a router couldn't start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// A port or a thread.
+    /// A port, a file or a thread.
     #[error("{what}: {source}")]
     Start {
         /// Which part.
@@ -52,7 +53,7 @@ impl Running {
     /// Binds the ports and starts everything but the door itself: [`Running::serve`] opens that.
     ///
     /// # Errors
-    /// A port is taken, or a thread can't be started. The message says which.
+    /// A port is taken, a file can't be read or written, or a thread can't be started. The message says which.
     pub fn start(config: &Config) -> Result<Running, ServeError> {
         let named = |what: String| move |source| ServeError::Start { what, source };
         let router = Router::new(config, random_seed());
@@ -61,9 +62,14 @@ impl Running {
         let access = AccessLog::open(&config.log.access, metrics.log_dropped.clone())
             .map_err(named("the access log".into()))?;
         let (phase, seen) = watch::channel(Phase::Running);
-        let proxy =
-            Proxy::bind(config.listen, Settings::new(config), router.clone(), metrics.clone(), access)
-                .map_err(named(format!("data port {}", config.listen)))?;
+        let mut settings = Settings::new(config);
+        settings.connections = descriptors::clients(settings.connections);
+        if let Some(file) = config.log.block_key_file.as_ref().filter(|_| config.log.blocks) {
+            settings.block_key =
+                Some(block_key(file).map_err(named(format!("log.block_key_file {}", file.display())))?);
+        }
+        let proxy = Proxy::bind(config.listen, settings, router.clone(), metrics.clone(), access)
+            .map_err(named(format!("data port {}", config.listen)))?;
         let listen = proxy.local_addr().map_err(named("data port".into()))?;
         let reader = router.clone();
         let control = Control::start(Context {
@@ -120,6 +126,15 @@ fn read_prompt(router: &Router, path: &str, body: &[u8]) -> Result<Ask, Problem>
     }
 }
 
+/// The key of the block identities. White space around it doesn't count: editors add line ends.
+fn block_key(file: &Path) -> io::Result<BlockKey> {
+    let bytes = std::fs::read(file)?;
+    match bytes.trim_ascii() {
+        [] => Err(io::Error::new(io::ErrorKind::InvalidData, "the file is empty")),
+        key => Ok(BlockKey::from_bytes(key)),
+    }
+}
+
 /// A number that nobody outside can guess, to key the block hashes with.
 fn random_seed() -> u64 {
     RandomState::new().hash_one(TEXT_BLOCK)
@@ -149,10 +164,16 @@ pub(super) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
             };
             tracing::info!("draining: readiness fails from now on");
             phase.send_replace(Phase::Draining);
-            tokio::time::sleep(delay).await;
-            phase.send_replace(Phase::Closing);
-            // Whoever asks again means it.
-            tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+            // Whoever asks again means it, also while the delay lasts.
+            let again = async {
+                tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+            };
+            let close = async {
+                tokio::time::sleep(delay).await;
+                phase.send_replace(Phase::Closing);
+                std::future::pending::<()>().await;
+            };
+            tokio::select! { () = again => {}, () = close => {} }
         };
         tokio::select! {
             served = running.serve() => {

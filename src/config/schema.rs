@@ -1,8 +1,8 @@
 //! The root of the configuration, and the replicas.
 
 use super::secret::Secret;
-use super::sections::{Drain, Health, Index, Limits, Log, Poll, Price, Queue, Retry, Timeouts, Trust};
-use super::speed::{Profile, Speed, SpeedPrior};
+use super::sections::{Drain, Health, Index, Limits, Log, Poll, Price, Queue, Retry, Timeouts};
+use super::speed::Speed;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -53,8 +53,6 @@ pub struct Config {
     pub drain: Drain,
     /// The logs.
     pub log: Log,
-    /// What to believe of what clients say.
-    pub trust: Trust,
     /// Threads that move bytes; null: as many as cores.
     pub workers: Option<usize>,
 }
@@ -81,7 +79,6 @@ impl Default for Config {
             poll: Poll::default(),
             drain: Drain::default(),
             log: Log::default(),
-            trust: Trust::default(),
             workers: None,
         }
     }
@@ -134,9 +131,6 @@ pub struct ReplicaSpec {
     /// Headers added to each request and poll. Values are never printed.
     #[serde(default)]
     pub headers: BTreeMap<String, Secret>,
-    /// Speeds assumed before this replica was measured.
-    #[serde(default)]
-    pub profile: Option<Profile>,
 }
 
 /// What holds for each replica that doesn't say otherwise.
@@ -155,8 +149,6 @@ pub struct ReplicaDefaults {
     pub kv_tokens: Option<u64>,
     /// Which model server they are.
     pub engine: EngineKind,
-    /// Speeds assumed before a replica was measured; null: the profile of `speed`.
-    pub profile: Option<Profile>,
 }
 
 impl ReplicaSpec {
@@ -172,7 +164,6 @@ impl ReplicaSpec {
             kv_tokens: None,
             models: None,
             headers: BTreeMap::new(),
-            profile: None,
         }
     }
 
@@ -193,13 +184,7 @@ impl ReplicaSpec {
         self.max_in_flight = self.max_in_flight.or(defaults.max_in_flight);
         self.kv_tokens = self.kv_tokens.or(defaults.kv_tokens);
         self.engine = self.engine.or(Some(defaults.engine));
-        self.profile = self.profile.or(defaults.profile);
         self
-    }
-
-    /// The speeds to assume for this replica, single figures of `speed` included.
-    pub fn prior(&self, speed: &Speed) -> SpeedPrior {
-        speed.prior(self.profile)
     }
 }
 
@@ -220,7 +205,6 @@ mod tests {
             api_key: Some(Secret::new("k")),
             max_in_flight: Some(8),
             engine: EngineKind::Vllm,
-            profile: Some(Profile::Moe),
             ..ReplicaDefaults::default()
         };
         let r =
@@ -228,6 +212,5 @@ mod tests {
         assert_eq!(r.max_in_flight, Some(2));
         assert_eq!(r.api_key, Some(Secret::new("k")));
         assert_eq!(r.engine, Some(EngineKind::Vllm));
-        assert_eq!(r.prior(&Speed::default()), Profile::Moe.prior());
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! Only the start: speeds are learned online for each replica, and a prior that is wrong by a factor of two costs little.
 
+use crate::core::speed::Shape;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A named prior. The figures are those of the simulated engines of the same names.
+/// A named prior. Its figures are the core's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Profile {
@@ -20,37 +21,13 @@ pub enum Profile {
     Plain8k,
 }
 
-/// A prior as numbers. A step of n running requests with C context tokens takes t0 + d·n + e·C seconds; u uncached
-/// tokens behind c cached ones take a·u + q·(u·c + u²/2) + t0·⌈u/batched_tokens⌉ seconds of prefill.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct SpeedPrior {
-    /// Seconds of a step whatever it does.
-    pub t0: f64,
-    /// Seconds of prefill for each uncached token.
-    pub a: f64,
-    /// Seconds of attention for each pair of (uncached token, token before it).
-    pub q: f64,
-    /// Seconds a step for each running request.
-    pub d: f64,
-    /// Seconds a step for each token of context of the running requests.
-    pub e: f64,
-    /// Token budget of one step (vLLM: `max_num_batched_tokens`).
-    pub batched_tokens: u32,
-}
-
 impl Profile {
     /// The figures behind the name.
-    pub const fn prior(self) -> SpeedPrior {
+    pub const fn shape(self) -> Shape {
         match self {
-            Profile::Dense32b => {
-                SpeedPrior { t0: 0.014, a: 4.7e-5, q: 2.1e-9, d: 3e-5, e: 5.5e-8, batched_tokens: 8192 }
-            }
-            Profile::Moe => {
-                SpeedPrior { t0: 0.018, a: 2.4e-5, q: 4e-10, d: 4e-5, e: 8e-9, batched_tokens: 16_384 }
-            }
-            Profile::Plain8k => {
-                SpeedPrior { t0: 0.008, a: 1.25e-4, q: 0.0, d: 6e-5, e: 1.5e-8, batched_tokens: 8192 }
-            }
+            Profile::Dense32b => Shape::DENSE_32B,
+            Profile::Moe => Shape::MOE,
+            Profile::Plain8k => Shape::PLAIN_8K,
         }
     }
 }
@@ -76,16 +53,18 @@ pub struct Speed {
 }
 
 impl Speed {
-    /// `profile` (the own one if `None`) with this section's single figures on top.
-    pub fn prior(&self, profile: Option<Profile>) -> SpeedPrior {
-        let p = profile.unwrap_or(self.profile).prior();
-        SpeedPrior {
-            t0: self.t0.unwrap_or(p.t0),
-            a: self.a.unwrap_or(p.a),
-            q: self.q.unwrap_or(p.q),
-            d: self.d.unwrap_or(p.d),
-            e: self.e.unwrap_or(p.e),
-            batched_tokens: self.batched_tokens.unwrap_or(p.batched_tokens),
+    /// The profile with this section's single figures on top. `t0` is one figure here: the start of both kinds of step.
+    pub fn prior(&self) -> Shape {
+        let p = self.profile.shape();
+        Shape {
+            step: self.t0.unwrap_or(p.step),
+            launch: self.t0.unwrap_or(p.launch),
+            token: self.a.unwrap_or(p.token),
+            pair: self.q.unwrap_or(p.pair),
+            sequence: self.d.unwrap_or(p.sequence),
+            context: self.e.unwrap_or(p.context),
+            step_tokens: self.batched_tokens.unwrap_or(p.step_tokens),
+            batch: p.batch,
         }
     }
 }
@@ -96,18 +75,18 @@ mod tests {
 
     #[test]
     fn single_figures_replace_the_profiles() {
-        let s = Speed { a: Some(1e-4), ..Speed::default() };
-        assert_eq!(s.prior(None).a, 1e-4);
-        assert_eq!(s.prior(None).t0, Profile::Dense32b.prior().t0);
-        assert_eq!(s.prior(Some(Profile::Moe)).t0, Profile::Moe.prior().t0);
+        let s = Speed { a: Some(1e-4), t0: Some(0.5), profile: Profile::Moe, ..Speed::default() };
+        assert_eq!(s.prior(), Shape { token: 1e-4, step: 0.5, launch: 0.5, ..Shape::MOE });
+        assert_eq!(Speed::default().prior(), Shape::DENSE_32B);
     }
 
     #[test]
-    fn names_are_the_simulators() {
+    fn names_are_the_cores() {
         for (name, p) in
             [("dense-32b", Profile::Dense32b), ("moe", Profile::Moe), ("plain-8k", Profile::Plain8k)]
         {
             assert_eq!(serde_json::from_value::<Profile>(name.into()).unwrap(), p);
+            assert_eq!(Shape::named(name), Some(p.shape()));
         }
     }
 }

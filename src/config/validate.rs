@@ -328,6 +328,10 @@ fn check_url(url: &str) -> Result<(), String> {
     if authority.as_str().contains('@') {
         return Err("has a user name in it: use `api_key_file` or `headers`".into());
     }
+    let port = authority.as_str().rsplit_once(':').map(|(_, port)| port).filter(|port| !port.ends_with(']'));
+    if port.is_some_and(|port| !port.parse::<u16>().is_ok_and(|p| p > 0)) {
+        return Err("has no valid port: 1 to 65535".into());
+    }
     if authority.host().is_empty() {
         return Err("has no host".into());
     }
@@ -421,6 +425,9 @@ mod tests {
             "http://",
             "",
             "http://a b",
+            "http://a:99999",
+            "http://a:0",
+            "http://[::1]:x",
         ] {
             assert!(check_url(url).is_err(), "{url}");
         }

@@ -309,6 +309,11 @@ impl Fleet {
         self.models.get(&model)
     }
 
+    /// Forgets what was learned of all models but those.
+    pub fn keep_models(&mut self, keep: impl Fn(ModelId) -> bool) {
+        self.models.retain(|&id, _| keep(id));
+    }
+
     /// The pool's learned shape and medians.
     pub fn speeds(&self) -> (&Shape, Medians) {
         (self.fit.shape(), self.medians)

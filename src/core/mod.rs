@@ -6,6 +6,7 @@
 
 pub mod admission;
 pub mod cost;
+pub mod decision;
 pub mod fleet;
 pub mod health;
 pub mod ids;
@@ -20,8 +21,9 @@ pub mod request;
 pub mod speed;
 pub mod time;
 
+pub use decision::{Arrival, Placed, Rejection};
 pub use fleet::{Failure, Fleet, Outcome, Settings};
 pub use ids::{Holder, ModelId, ReplicaId, RequestId};
-pub use place::{Arrival, Placed, Rejection, Seen};
+pub use place::Seen;
 pub use request::{Length, Request};
 pub use time::Time;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::core::fleet::{Failure, Outcome, Settings};
 use crate::core::health::Probe;
-use crate::core::ids::ModelId;
+use crate::core::ids::{ModelId, ReplicaId};
 use crate::core::ledger::Polled;
 use crate::core::replica::Facts;
 use crate::core::speed::Shape;
@@ -116,6 +116,56 @@ fn a_replica_that_rejoins_under_its_address_is_another_life() {
     assert_eq!(f.in_flight(), 0);
     assert!(f.replicas().all(|r| r.ledger.in_flight() == 0));
     assert!(f.get(ids[0]).is_none(), "the first life is off the books");
+}
+
+#[test]
+fn a_hundred_thousand_mixed_outcomes_end_at_exactly_zero() {
+    let (mut f, mut ids) = fleet(6, Settings::default());
+    let mut running = std::collections::VecDeque::new();
+    for i in 0..100_000u64 {
+        let now = Time(i * 1000);
+        if let Arrival::Placed(_) = f.arrive(now, &cold(i, 200 + i % 900), &Seen::default()) {
+            running.push_back(i);
+        }
+        if i % 3 == 0 {
+            f.first_token(now, RequestId(i));
+            f.progress(RequestId(i), 50);
+        }
+        if i % 997 == 0 {
+            // A replica is gone, and comes again under its address with requests still in flight.
+            let at = (i / 997) as usize % ids.len();
+            f.leave(ids[at]);
+            ids[at] = join(&mut f, now, at as u64 + 1, Facts::default());
+        }
+        while running.len() > 50 || (i == 99_999 && !running.is_empty()) {
+            let id = running.pop_front().unwrap();
+            match id % 7 {
+                0 => drop(f.fail(now, RequestId(id), Failure::Reset)),
+                1 => drop(f.fail(now, RequestId(id), Failure::Timeout)),
+                2 => drop(f.fail(now, RequestId(id), Failure::Status(500))),
+                3 => drop(f.fail(now, RequestId(id), Failure::Blameless)),
+                4 => drop(f.fail(now, RequestId(id), Failure::BackPressure { retry_after: None })),
+                5 => f.cancel(now, RequestId(id)),
+                _ => f.finish(now, RequestId(id), Outcome::default()),
+            }
+            // Told twice, it counts once.
+            f.cancel(now, RequestId(id));
+        }
+        if i % 100 == 0 {
+            ids.iter().for_each(|&id| {
+                f.probe(now, id, Probe::Ok);
+            });
+            f.check_invariants().unwrap();
+        }
+    }
+    for i in 0..100_000 {
+        f.cancel(Time(1 << 40), RequestId(i));
+    }
+    assert_eq!((f.in_flight(), f.waiting()), (0, 0));
+    for r in f.replicas() {
+        assert_eq!((r.ledger.in_flight(), r.ledger.sequences(Time(1 << 40))), (0, 0.0));
+    }
+    f.check_invariants().unwrap();
 }
 
 #[test]

@@ -29,7 +29,14 @@ pub fn models(page: &[u8]) -> Result<Vec<ModelEntry>, serde_json::Error> {
         data: Vec<serde_json::Value>,
     }
     let page: Page = serde_json::from_slice(page)?;
-    Ok(page.data.into_iter().take(MAX_MODELS).filter_map(|v| ModelEntry::deserialize(v).ok()).collect())
+    Ok(page.data.into_iter().take(MAX_MODELS).filter_map(entry).collect())
+}
+
+/// One entry of the page. A longest context of zero is one that isn't known.
+fn entry(value: serde_json::Value) -> Option<ModelEntry> {
+    let mut entry = ModelEntry::deserialize(value).ok()?;
+    entry.max_model_len = entry.max_model_len.filter(|tokens| *tokens > 0);
+    Some(entry)
 }
 
 #[cfg(test)]
@@ -48,6 +55,12 @@ mod tests {
         assert_eq!((list[0].id.as_str(), list[0].max_model_len), ("base", Some(4096)));
         assert_eq!(list[0].root.as_deref(), Some("/models/base"));
         assert_eq!((list[1].parent.as_deref(), list[1].max_model_len), (Some("base"), None));
+    }
+
+    #[test]
+    fn a_context_of_zero_is_unknown() {
+        let list = models(br#"{"data":[{"id":"m","max_model_len":0}]}"#).unwrap();
+        assert_eq!(list[0].max_model_len, None);
     }
 
     #[test]

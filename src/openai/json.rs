@@ -1,10 +1,11 @@
 //! A borrowed cursor over JSON text.
 //!
 //! The router needs a handful of values of a body and must forward all of it as it came, so nothing is built here: the
-//! cursor walks over the text once, checks its grammar, and hands out *where* values are. Strings are skipped with a
-//! vectorised search for the next quote or backslash. Left to the replica: UTF-8 and control characters inside strings.
+//! cursor walks over the text once, checks its grammar, and hands out *where* values are. Strings are skipped
+//! in windows of many bytes (`quoted`). Left to the replica: UTF-8 and control characters inside strings.
 
-use memchr::{memchr_iter, memchr2};
+use super::quoted::{self, Notes};
+use memchr::memchr_iter;
 
 /// Deepest nesting of arrays and objects that is accepted.
 pub const MAX_DEPTH: u32 = 128;
@@ -75,11 +76,12 @@ impl Value {
 }
 
 /// Where the walk is.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Cursor<'a> {
     body: &'a [u8],
     pos: usize,
     depth: u32,
+    notes: Notes,
 }
 
 /// A fault before its line is counted: the offset, and what was wrong.
@@ -117,7 +119,17 @@ pub struct Walk {
 impl<'a> Cursor<'a> {
     /// A cursor at the start of `body`.
     pub fn new(body: &'a [u8]) -> Self {
-        Cursor { body, pos: 0, depth: 0 }
+        Cursor::noting(body, Notes::none())
+    }
+
+    /// A cursor that notes in `notes` where escapes are.
+    pub(super) fn noting(body: &'a [u8], notes: Notes) -> Self {
+        Cursor { body, pos: 0, depth: 0, notes }
+    }
+
+    /// What was noted.
+    pub(super) fn into_notes(self) -> Notes {
+        self.notes
     }
 
     /// The text under the cursor.
@@ -297,37 +309,9 @@ impl<'a> Cursor<'a> {
     /// The string at the cursor, which stands on its opening quote.
     #[inline]
     fn quoted(&mut self) -> Step<Str> {
-        let start = self.pos + 1;
-        let mut at = start;
-        let mut escaped = false;
-        loop {
-            // Keys and short values end within a few bytes, where calling a vectorised search costs more than looking.
-            let near = self.body.len().min(at + 12);
-            while at < near && !matches!(self.body[at], b'"' | b'\\') {
-                at += 1;
-            }
-            if at == near {
-                match memchr2(b'"', b'\\', &self.body[at..]) {
-                    Some(i) => at += i,
-                    None => return self.fault("the string that begins here has no end"),
-                }
-            }
-            if self.body[at] == b'"' {
-                self.pos = at + 1;
-                return Ok(Str { start, end: at, escaped });
-            }
-            escaped = true;
-            at = match self.body.get(at + 1) {
-                Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => at + 2,
-                Some(b'u') => match self.body.get(at + 2..at + 6) {
-                    Some(hex) if hex.iter().all(u8::is_ascii_hexdigit) => at + 6,
-                    Some(_) => return Err(Fault { at, detail: "expected four hexadecimal digits" }),
-                    None => return self.fault("the string that begins here has no end"),
-                },
-                Some(_) => return Err(Fault { at, detail: "unknown escape" }),
-                None => return self.fault("the string that begins here has no end"),
-            };
-        }
+        let s = quoted::string(self.body, self.pos + 1, &mut self.notes)?;
+        self.pos = s.end + 1;
+        Ok(s)
     }
 
     /// Walk over the container at the cursor, without recursion; was there white space outside strings?

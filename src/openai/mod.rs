@@ -1,6 +1,6 @@
 //! What the router must understand of OpenAI-shaped traffic, without copying or rewriting it.
 //!
-//! - [`scan`]: a request body, read where it lies: the parameters, and the prompt in the order in which the model will
+//! - [`scan()`]: a request body, read where it lies: the parameters, and the prompt in the order in which the model will
 //!   see it, for the prefix chain.
 //! - [`splice_usage`]: the one key that the router may add to a body.
 //! - [`Framer`]: a stream of events, watched as it passes: first token, tokens so far, usage, end.
@@ -12,13 +12,16 @@ mod content;
 mod error;
 pub mod json;
 mod message;
+mod quoted;
 mod scan;
 mod sink;
 mod splice;
 mod sse;
+mod staged;
 mod tape;
 pub mod text;
 mod usage;
+mod window;
 
 #[cfg(test)]
 mod scan_tests;

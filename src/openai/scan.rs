@@ -142,8 +142,16 @@ pub fn scan<'a>(
     scratch: &mut Scratch,
 ) -> Result<Scan<'a>, BadJson> {
     scratch.reset();
-    let mut c = Cursor::new(body);
-    let found = Found::walk(shape, &mut c, scratch).map_err(|f| f.locate(body))?;
+    let mut c = Cursor::noting(body, scratch.take_notes());
+    let found = Found::walk(shape, &mut c, scratch);
+    scratch.put_notes(c.into_notes());
+    let found = match found {
+        Ok(found) => found,
+        Err(fault) => {
+            scratch.trim();
+            return Err(fault.locate(body));
+        }
+    };
     let mut amount = Amount::default();
     for stretch in &found.sections {
         let a = scratch.emit(body, stretch.clone(), sink);

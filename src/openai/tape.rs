@@ -5,7 +5,9 @@
 //! prefix, which costs precision and nothing else.
 
 use super::json::{Str, Value};
+use super::quoted::Notes;
 use super::sink::{MAX_NAME, Media, Part, Sink};
+use super::staged::Stage;
 use super::text::{Short, compact, runs};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128_with_seed};
 
@@ -79,6 +81,8 @@ pub(super) type Stretch = std::ops::Range<usize>;
 pub struct Scratch {
     marks: Vec<Mark>,
     spare: Vec<Mark>,
+    notes: Notes,
+    stage: Stage,
     seed: u64,
 }
 
@@ -91,6 +95,16 @@ impl Scratch {
     pub(super) fn reset(&mut self) {
         self.marks.clear();
         self.spare.clear();
+        self.notes.reset();
+    }
+
+    /// The notes, for the cursor of the walk; they have to be put back before anything is emitted.
+    pub(super) fn take_notes(&mut self) -> Notes {
+        std::mem::take(&mut self.notes)
+    }
+
+    pub(super) fn put_notes(&mut self, notes: Notes) {
+        self.notes = notes;
     }
 
     /// Give memory back that only an unusual body needed.
@@ -98,6 +112,7 @@ impl Scratch {
         self.reset();
         self.marks.shrink_to(KEEP_MARKS);
         self.spare.shrink_to(KEEP_MARKS);
+        self.notes.trim();
     }
 
     pub(super) fn len(&self) -> usize {
@@ -134,10 +149,11 @@ impl Scratch {
     }
 
     /// Give a stretch to the sink. Returns how much there was.
-    pub(super) fn emit(&self, body: &[u8], stretch: Stretch, sink: &mut impl Sink) -> Amount {
+    pub(super) fn emit(&mut self, body: &[u8], stretch: Stretch, sink: &mut impl Sink) -> Amount {
         let mut sum = Amount::default();
-        for &m in self.marks.get(stretch).unwrap_or_default() {
-            emit(body, m, self.seed, sink, &mut sum);
+        let Scratch { marks, notes, stage, seed, .. } = self;
+        for &m in marks.get(stretch).unwrap_or_default() {
+            emit(body, m, *seed, (notes, stage), sink, &mut sum);
         }
         sum
     }
@@ -151,7 +167,14 @@ pub(super) struct Amount {
     pub(super) tokens: u32,
 }
 
-fn emit(body: &[u8], m: Mark, seed: u64, sink: &mut impl Sink, sum: &mut Amount) {
+fn emit(
+    body: &[u8],
+    m: Mark,
+    seed: u64,
+    (notes, stage): (&Notes, &mut Stage),
+    sink: &mut impl Sink,
+    sum: &mut Amount,
+) {
     let mut short = Short::<MAX_NAME>::new();
     let part = match m.kind {
         Kind::Tools => Some(Part::Tools),
@@ -185,7 +208,10 @@ fn emit(body: &[u8], m: Mark, seed: u64, sink: &mut impl Sink, sum: &mut Amount)
             let json = body.get(m.start as usize..m.end as usize).unwrap_or_default();
             if m.flag { compact(json, text) } else { text(json) }
         }
-        Kind::Text | Kind::Reasoning | Kind::More | Kind::Other => runs(body, m.str(), text),
+        Kind::Text | Kind::Reasoning | Kind::More | Kind::Other => match notes.of(m.str()) {
+            Some(escapes) if m.flag => stage.decode(body, m.str(), escapes, text),
+            _ => runs(body, m.str(), text),
+        },
         Kind::Tokens => {
             let ids = body.get(m.start as usize..m.end as usize).unwrap_or_default();
             sum.tokens = sum.tokens.saturating_add(super::completions::token_ids(ids, text));

@@ -1,8 +1,8 @@
 //! The text that a JSON string stands for, in runs.
 //!
 //! Most of a prompt is plain, so text is handed on as borrowed runs between escapes; only the escaped characters
-//! themselves are made anew. A surrogate without its partner becomes U+FFFD: engines differ there, and a router must
-//! not fail where an engine might answer.
+//! themselves are made anew. (Of a prompt whose escapes were noted, `staged` makes larger runs.) A surrogate without its
+//! partner becomes U+FFFD: engines differ there, and a router must not fail where an engine might answer.
 
 use super::json::Str;
 use memchr::memchr;
@@ -34,7 +34,7 @@ pub fn runs(body: &[u8], s: Str, mut take: impl FnMut(&[u8])) {
 
 /// The character that the escape at the start of `e` stands for, and the escape's length.
 #[inline]
-fn decode(e: &[u8]) -> (char, usize) {
+pub(super) fn decode(e: &[u8]) -> (char, usize) {
     match e.get(1) {
         Some(b'n') => ('\n', 2),
         Some(b't') => ('\t', 2),

@@ -118,7 +118,8 @@ fn problem(failed: &Failed, first_byte: u64) -> Problem {
     match failed {
         // Nothing has happened to the request: like a fleet that is full, this passes.
         Failed::Connect(_) => Problem { status: 503, ..Problem::replica_unreachable().after(RETRY_AFTER) },
-        Failed::Broken(_) | Failed::Spent => Problem::replica_failed(),
+        Failed::Client(_) => Problem::bad_request("The request's body broke off."),
+        Failed::Broken(_) | Failed::Switched | Failed::Spent => Problem::replica_failed(),
         Failed::Timeout => Problem::replica_timeout(u32::try_from(first_byte).unwrap_or(u32::MAX)),
     }
 }

@@ -4,13 +4,13 @@ use super::connect::connect;
 use super::headers;
 use super::payload::{Payload, Pieces};
 use super::reply::{HOLD, Reply};
-use super::upstream::Upstream;
+use super::upstream::{Broken, Upstream};
 use super::worker::Worker;
 use crate::core::Failure;
 use crate::router::Endpoint;
 use http::header::CONTENT_TYPE;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Method, Request, Uri};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
 use hyper::body::Incoming;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -54,6 +54,12 @@ pub(super) enum Failed {
     /// The connection broke before the first piece of an answer.
     #[error("broken connection: {0}")]
     Broken(hyper::Error),
+    /// The client's body, which passes through, broke off.
+    #[error("the client broke off: {0}")]
+    Client(hyper::Error),
+    /// The replica changed to another protocol, which nobody asked for.
+    #[error("an unasked change of protocols")]
+    Switched,
     /// The first piece took too long.
     #[error("no answer in time")]
     Timeout,
@@ -62,13 +68,27 @@ pub(super) enum Failed {
     Spent,
 }
 
+/// Is it this machine that can't open a connection? (Linux: `ENFILE`, `EMFILE`, `EADDRNOTAVAIL`, `ENOBUFS`.)
+fn ours(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(23 | 24 | 99 | 105))
+}
+
+impl From<Broken> for Failed {
+    fn from(broken: Broken) -> Self {
+        if broken.by_client { Failed::Client(broken.error) } else { Failed::Broken(broken.error) }
+    }
+}
+
 impl Failed {
     /// What the router is told.
     pub(super) fn failure(&self) -> Failure {
         match self {
+            // Out of descriptors or ports: that is this process's trouble, not the replica's.
+            Failed::Connect(error) if ours(error) => Failure::Blameless,
             Failed::Connect(_) => Failure::Connect,
-            Failed::Broken(_) | Failed::Spent => Failure::Reset,
+            Failed::Broken(_) | Failed::Switched | Failed::Spent => Failure::Reset,
             Failed::Timeout => Failure::Timeout,
+            Failed::Client(_) => Failure::Blameless,
         }
     }
 
@@ -76,8 +96,9 @@ impl Failed {
     pub(super) fn reason(&self) -> &'static str {
         match self {
             Failed::Connect(_) => "connect",
-            Failed::Broken(_) | Failed::Spent => "reset",
+            Failed::Broken(_) | Failed::Switched | Failed::Spent => "reset",
             Failed::Timeout => "timeout",
+            Failed::Client(_) => "client",
         }
     }
 
@@ -134,6 +155,9 @@ impl Call {
 
     async fn first_piece(&mut self, worker: &Rc<Worker>, endpoint: &Endpoint) -> Result<Reply, Failed> {
         let mut reply = self.head(worker, endpoint).await?;
+        if reply.head.status == StatusCode::SWITCHING_PROTOCOLS {
+            return Err(Failed::Switched);
+        }
         if reply.head.status.is_success() {
             let json = reply
                 .head
@@ -141,10 +165,10 @@ impl Call {
                 .get(CONTENT_TYPE)
                 .is_some_and(|v| v.as_bytes().starts_with(b"application/json"));
             if json || self.generates {
-                reply.read(if json { HOLD } else { 0 }).await.map_err(Failed::Broken)?;
+                reply.read(if json { HOLD } else { 0 }).await?;
             }
         } else if let Ok(read) = timeout(ERROR_BODY, reply.read(HOLD)).await {
-            read.map_err(Failed::Broken)?;
+            read?;
         }
         Ok(reply)
     }
@@ -180,8 +204,21 @@ impl Call {
                 if let (Body::Stream(body), Some(unsent)) = (&mut self.body, error.unsent) {
                     *body = Some(unsent);
                 }
-                Err((Failed::Broken(error.error), error.idle_close))
+                Err((error.broken.into(), error.idle_close))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn running_out_of_descriptors_is_not_the_replicas_failure() {
+        let failure = |code| Failed::Connect(std::io::Error::from_raw_os_error(code)).failure();
+        assert_eq!(failure(24), Failure::Blameless);
+        assert_eq!(failure(99), Failure::Blameless);
+        assert_eq!(failure(111), Failure::Connect, "refused");
     }
 }

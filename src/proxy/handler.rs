@@ -24,8 +24,15 @@ pub(super) async fn handle(
     worker.shared.budget.deposit();
     let mut record = Record::new(worker, in_flight, &request);
     let path = request.uri().path();
+    // A tunnel isn't ours to give, and an echo would show the key that the replica gets from here.
+    if matches!(*request.method(), Method::CONNECT | Method::TRACE) {
+        return respond::problem(record, &Problem::method_not_allowed());
+    }
     let read = matches!(*request.method(), Method::GET | Method::HEAD);
-    if let Some(shape) = Shape::of_path(path) {
+    // Browsers ask with OPTIONS whether they may: what a replica allows is the replica's to say.
+    if let Some(shape) = Shape::of_path(path)
+        && *request.method() != Method::OPTIONS
+    {
         if *request.method() != Method::POST {
             return respond::problem(record, &Problem::method_not_allowed());
         }

@@ -129,7 +129,9 @@ impl Live {
                     self.end(None);
                     self.then = Then::End;
                 }
-                Poll::Ready(Err(_)) => self.end(Some(Failure::Reset)),
+                Poll::Ready(Err(broken)) => {
+                    self.end(Some(if broken.by_client { Failure::Blameless } else { Failure::Reset }));
+                }
                 Poll::Pending => {
                     if !self.idle.as_mut().is_some_and(|idle| idle.over(cx)) {
                         return Poll::Pending;

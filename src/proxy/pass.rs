@@ -46,6 +46,9 @@ pub(super) async fn serve(mut record: Box<Record>, request: Request<Incoming>) -
 
 async fn run(record: &mut Record, request: Request<Incoming>) -> Result<attempts::Served, Problem> {
     let (head, body) = request.into_parts();
+    if climbs(head.uri.path()) {
+        return Err(Problem::bad_request("The path has segments that lead upwards."));
+    }
     let mut ask = Ask { choices: 1, previous_response: stored(head.uri.path()), ..Ask::default() };
     let limits = &record.worker.shared.limits;
     let hint = body.size_hint();
@@ -75,6 +78,12 @@ async fn run(record: &mut Record, request: Request<Incoming>) -> Result<attempts
     attempts::run(record, &mut ask, &mut call, repeat).await
 }
 
+/// Could the path lead out of the base path that a replica's URL names? No client sends such a path by accident: they
+/// resolve these segments themselves.
+fn climbs(path: &str) -> bool {
+    path.split('/').any(|segment| segment.to_ascii_lowercase().replace("%2e", ".") == "..")
+}
+
 fn repeat(head: &Parts, body: &Body) -> Repeat {
     let harmless = matches!(head.method, Method::GET | Method::HEAD | Method::OPTIONS)
         || COMPUTE.contains(&head.uri.path());
@@ -100,6 +109,16 @@ fn model(head: &Parts, body: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_do_not_climb() {
+        for path in ["/../metrics", "/v1/%2E%2e/x", "/v1/.%2e", "/.."] {
+            assert!(climbs(path), "{path}");
+        }
+        for path in ["/v1/a..b", "/...", "/", "/v1/./x", "*"] {
+            assert!(!climbs(path), "{path}");
+        }
+    }
 
     #[test]
     fn a_stored_response_is_asked_for_where_it_is() {

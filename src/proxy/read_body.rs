@@ -3,17 +3,19 @@
 //! A body that came with its head is one piece and isn't copied. A longer one is copied once. What a client *says*
 //! about its length reserves no memory beyond a first step; what it *sends* is bounded by the limit. Large bodies
 //! also take from a store of bytes that all of them share, so that many of them at once wait instead of filling the
-//! memory.
+//! memory. The room is taken as a whole, or bodies that are half there would wait for each other; so while others wait,
+//! a client that announces much and sends little loses its place.
 
 use bytes::{Bytes, BytesMut};
 use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
@@ -23,6 +25,10 @@ const SMALL: usize = 64 * 1024;
 const STEP: usize = 64 * 1024;
 /// Most that is reserved on the word of `content-length` alone.
 const TRUST: usize = 1 << 20;
+/// How often a body that is waited for is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// A body that holds room may be late by this much while others wait for it.
+const GRACE: Duration = Duration::from_secs(2);
 /// What a refused client may still send before it is answered, so that it reads the answer instead of a reset.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -44,6 +50,16 @@ impl BodyLimits {
     pub(super) fn new(bytes: usize, within: Duration, patience: Duration, total: usize) -> Self {
         let permits = total.max(bytes).div_ceil(STEP).min(Semaphore::MAX_PERMITS);
         BodyLimits { bytes, within, patience, store: Arc::new(Semaphore::new(permits)) }
+    }
+
+    /// Does a body of which `got` bytes came in `spent` keep others waiting, while at this pace it would not be whole
+    /// within its time?
+    fn late(&self, expected: Option<usize>, got: usize, spent: Duration) -> bool {
+        let expected = expected.unwrap_or(self.bytes);
+        // Nothing is left of the store when somebody waits for it.
+        let awaited = self.store.available_permits() == 0;
+        let due = spent.saturating_sub(GRACE).as_secs_f64() / self.within.as_secs_f64().max(1e-3);
+        awaited && (expected > SMALL) && (got as f64) < due * expected as f64
     }
 
     async fn reserve(&self, bytes: usize) -> Result<OwnedSemaphorePermit, BodyError> {
@@ -98,12 +114,26 @@ async fn read(body: &mut Incoming, limits: &BodyLimits) -> Result<Whole, BodyErr
         Some(n) => Some(limits.reserve(n).await?),
         None => None,
     };
+    let got = Cell::new(0);
     // A small body is there already: no timer for it.
     let collected = {
-        let mut collect = pin!(collect(body, expected, limits, room.is_some()));
+        let mut collect = pin!(collect(body, expected, limits, room.is_some(), &got));
         match poll_fn(|cx| Poll::Ready(collect.as_mut().poll(cx))).await {
             Poll::Ready(collected) => collected,
-            Poll::Pending => timeout(limits.within, collect).await.unwrap_or(Err(BodyError::TimedOut)),
+            Poll::Pending => {
+                let begun = Instant::now();
+                loop {
+                    let left = limits.within.saturating_sub(begun.elapsed());
+                    match timeout(left.min(LOOK), collect.as_mut()).await {
+                        Ok(collected) => break collected,
+                        Err(_) if left <= LOOK => break Err(BodyError::TimedOut),
+                        Err(_) if limits.late(expected, got.get(), begun.elapsed()) => {
+                            break Err(BodyError::TimedOut);
+                        }
+                        Err(_) => {}
+                    }
+                }
+            }
         }
     }?;
     Ok(Whole { bytes: collected.0, _room: room.or(collected.1) })
@@ -114,6 +144,7 @@ async fn collect(
     expected: Option<usize>,
     limits: &BodyLimits,
     mut reserved: bool,
+    got: &Cell<usize>,
 ) -> Result<(Bytes, Option<OwnedSemaphorePermit>), BodyError> {
     let Some(first) = next(body).await? else { return Ok((Bytes::new(), None)) };
     if body.is_end_stream() {
@@ -137,6 +168,7 @@ async fn collect(
             whole.reserve(wish.max(len) - whole.len());
         }
         whole.extend_from_slice(&data);
+        got.set(len);
         piece = next(body).await?;
     }
     Ok((whole.freeze(), room))

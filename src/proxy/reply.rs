@@ -4,7 +4,7 @@
 //! nothing (a client can't use a head), and a replica that dies in between has not yet cost the client its request:
 //! it can go to another one.
 
-use super::upstream::Upstream;
+use super::upstream::{Broken, Upstream};
 use super::worker::Worker;
 use crate::core::ReplicaId;
 use bytes::Bytes;
@@ -46,7 +46,7 @@ impl Source {
     ///
     /// # Errors
     /// The replica broke off.
-    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Next, hyper::Error>> {
+    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Next, Broken>> {
         let Some(upstream) = &mut self.upstream else { return Poll::Ready(Ok(Next::End)) };
         loop {
             return Poll::Ready(match std::task::ready!(upstream.poll_body(&mut self.body, cx)) {
@@ -104,11 +104,11 @@ impl Reply {
     ///
     /// # Errors
     /// The replica broke off.
-    pub(super) async fn read(&mut self, hold: usize) -> Result<(), hyper::Error> {
+    pub(super) async fn read(&mut self, hold: usize) -> Result<(), Broken> {
         poll_fn(|cx| self.poll_read(hold, cx)).await
     }
 
-    fn poll_read(&mut self, hold: usize, cx: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
+    fn poll_read(&mut self, hold: usize, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
         while !self.ended && self.held <= hold {
             match std::task::ready!(self.source.poll_next(cx))? {
                 Next::Data(data) => {

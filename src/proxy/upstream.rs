@@ -30,15 +30,28 @@ pub(super) struct Upstream {
     conn: http1::Connection<TokioIo<ReplicaIo>, Payload>,
     heard: Rc<Cell<bool>>,
     closed: bool,
+    /// The body underway is the client's own, so an error that hyper blames on its user is the client's.
+    passes: bool,
+    client_broke: bool,
     reused: bool,
     idle_since: Instant,
+}
+
+/// A connection to a replica that ended before its answer did.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub(super) struct Broken {
+    /// What hyper says.
+    pub(super) error: hyper::Error,
+    /// It was the client's own body, passing through, that broke off: the replica has done nothing wrong.
+    pub(super) by_client: bool,
 }
 
 /// Why a request got no answer's head.
 #[derive(Debug)]
 pub(super) struct SendError {
-    /// What hyper says.
-    pub(super) error: hyper::Error,
+    /// What went wrong.
+    pub(super) broken: Broken,
     /// The connection had served before and not a byte of an answer came: most likely the replica had closed it
     /// while it lay idle.
     pub(super) idle_close: bool,
@@ -61,6 +74,8 @@ impl Upstream {
             conn,
             heard,
             closed: false,
+            passes: false,
+            client_broke: false,
             reused: false,
             idle_since: Instant::now(),
         }))
@@ -72,16 +87,19 @@ impl Upstream {
     /// The replica refused, closed or spoke something that isn't HTTP.
     pub(super) async fn send(&mut self, request: Request<Payload>) -> Result<Response<Incoming>, SendError> {
         self.heard.set(false);
+        self.passes = matches!(request.body(), Payload::Stream(_));
         let mut answer = pin!(self.sender.try_send_request(request));
         let result = std::future::poll_fn(|cx| {
-            Self::turn(&mut self.conn, &mut self.closed, cx);
+            Self::turn(&mut self.conn, &mut self.closed, &mut self.client_broke, cx);
             answer.as_mut().poll(cx)
         })
         .await;
-        result.map_err(|mut refused| SendError {
-            unsent: refused.take_message().and_then(|request| request.into_body().into_stream()),
-            idle_close: self.reused && !self.heard.get(),
-            error: refused.into_error(),
+        result.map_err(|mut refused| {
+            let unsent = refused.take_message().and_then(|request| request.into_body().into_stream());
+            let error = refused.into_error();
+            let by_client = self.passes && (self.client_broke || error.is_user());
+            let idle_close = self.reused && !self.heard.get() && !by_client;
+            SendError { unsent, idle_close, broken: Broken { error, by_client } }
         })
     }
 
@@ -90,9 +108,10 @@ impl Upstream {
         &mut self,
         body: &mut Incoming,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        Self::turn(&mut self.conn, &mut self.closed, cx);
-        Pin::new(body).poll_frame(cx)
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        Self::turn(&mut self.conn, &mut self.closed, &mut self.client_broke, cx);
+        let by_client = self.passes && self.client_broke;
+        Pin::new(body).poll_frame(cx).map_err(|error| Broken { error, by_client })
     }
 
     /// The answer was read to its end: can the connection serve again?
@@ -104,7 +123,7 @@ impl Upstream {
     /// Has the replica left an idle connection open, as far as can be known here?
     pub(super) fn alive(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
-        Self::turn(&mut self.conn, &mut self.closed, &mut cx);
+        Self::turn(&mut self.conn, &mut self.closed, &mut self.client_broke, &mut cx);
         !self.closed && self.sender.is_ready()
     }
 
@@ -122,11 +141,17 @@ impl Upstream {
     fn turn(
         conn: &mut http1::Connection<TokioIo<ReplicaIo>, Payload>,
         closed: &mut bool,
+        client_broke: &mut bool,
         cx: &mut Context<'_>,
     ) {
-        // An error isn't lost here: hyper hands it to the waiting answer or body as well.
-        if !*closed && Pin::new(conn).poll(cx).is_ready() {
+        if *closed {
+            return;
+        }
+        // An error isn't lost here: hyper hands it to the waiting answer or body as well. But a body isn't told
+        // whose fault it was.
+        if let Poll::Ready(ended) = Pin::new(conn).poll(cx) {
             *closed = true;
+            *client_broke = ended.is_err_and(|error| error.is_user());
         }
     }
 }

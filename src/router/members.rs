@@ -355,6 +355,12 @@ impl Router {
                 }
             }
         }
+        let mut known = self.names.write();
+        if known.crowded() {
+            let kept = known.keep(|name| union.contains_key(name));
+            self.fleet.lock().keep_models(|id| id == names::UNLISTED || kept.binary_search(&id).is_ok());
+        }
+        drop(known);
         let names = union.keys().cloned().collect();
         self.models.store(Arc::new(ModelList { names, page: page_of(&union) }));
     }

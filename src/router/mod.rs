@@ -24,7 +24,6 @@ use crate::config::Config;
 use crate::core::cost::Weights;
 use crate::core::health::Rules;
 use crate::core::prefix::{IndexConfig, IndexStats, Matches, PrefixIndex};
-use crate::core::speed::Shape;
 use crate::core::{Arrival, Fleet, Placed, ReplicaId, Request, RequestId, Seen, Settings, Time};
 use arc_swap::ArcSwap;
 use endpoint::Slots;
@@ -73,7 +72,7 @@ impl Router {
     /// A router without replicas. `seed` keys the block hashes when the configuration doesn't say.
     pub fn new(config: &Config, seed: u64) -> Arc<Self> {
         let settings = Settings {
-            prior: shape(config),
+            prior: config.speed.prior(),
             weights: Weights {
                 harm: config.price.harm,
                 decode: config.price.decode,
@@ -271,20 +270,6 @@ impl Router {
     /// Can any replica take requests?
     pub fn ready(&self) -> bool {
         self.fleet.lock().any_ready()
-    }
-}
-
-fn shape(config: &Config) -> Shape {
-    let p = config.speed.prior(None);
-    Shape {
-        step: p.t0,
-        launch: p.t0,
-        token: p.a,
-        pair: p.q,
-        sequence: p.d,
-        context: p.e,
-        step_tokens: p.batched_tokens,
-        batch: Shape::DENSE_32B.batch,
     }
 }
 

@@ -14,6 +14,8 @@ const MAX_NAMES: usize = 4096;
 #[derive(Debug, Default)]
 pub(super) struct Names {
     ids: HashMap<Arc<str>, ModelId>,
+    /// An id is given once, also when its name is forgotten: what was learned of it isn't the next one's.
+    last: u32,
 }
 
 impl Names {
@@ -32,9 +34,23 @@ impl Names {
         if self.ids.len() >= MAX_NAMES {
             return UNLISTED;
         }
-        let id = ModelId(self.ids.len() as u32 + 1);
+        self.last += 1;
+        let id = ModelId(self.last);
         self.ids.insert(name.clone(), id);
         id
+    }
+
+    /// Is it time to forget names that nobody lists any more? Adapters come and go for as long as the process lives.
+    pub(super) fn crowded(&self) -> bool {
+        self.ids.len() > MAX_NAMES / 8
+    }
+
+    /// Forgets all names but those that are listed; returns the ids that are left, sorted.
+    pub(super) fn keep(&mut self, listed: impl Fn(&str) -> bool) -> Vec<ModelId> {
+        self.ids.retain(|name, _| listed(name));
+        let mut left: Vec<ModelId> = self.ids.values().copied().collect();
+        left.sort_unstable();
+        left
     }
 }
 
@@ -53,5 +69,10 @@ mod tests {
         assert_eq!(n.get("m1"), Some(ModelId(3)));
         assert_eq!(n.intern(&"one too many".into()), UNLISTED);
         assert_eq!(n.ids.len(), MAX_NAMES);
+        assert!(n.crowded());
+        assert_eq!(n.keep(|name| name == "a"), [a]);
+        let new = n.intern(&"new".into());
+        assert!(new != UNLISTED && new.0 > MAX_NAMES as u32, "{new:?}");
+        assert!(!n.crowded());
     }
 }

@@ -188,3 +188,75 @@ async fn explain_says_who_and_why() {
     assert!(serde_json::to_string(&e).unwrap().contains("price_ms"));
     assert_eq!(r.load(), (0, 0));
 }
+
+#[tokio::test]
+async fn a_hot_prefix_ends_up_held_by_a_second_replica() {
+    let r = router(&Config::default());
+    for port in 1..5 {
+        join(&r, port, None);
+    }
+    let hot =
+        |n: u64| Ask { chain: (0..100).chain([n << 32]).collect(), head: 1, text_bytes: 101 * 256, ..ask(n) };
+    let mut held = Vec::new();
+    // Twice what an engine decodes at once.
+    for n in 1..512 {
+        let mut one = r.place(&hot(n)).await.unwrap();
+        one.first_token();
+        held.push(one);
+    }
+    let told = r.explain(&hot(9999));
+    let holders = told.candidates.iter().filter(|c| c.matched_blocks == 100).count();
+    assert!(holders >= 2, "{:?}", told.candidates.iter().map(|c| c.matched_blocks).collect::<Vec<_>>());
+    let mut loads: Vec<_> = r.replicas().iter().map(|v| v.in_flight).collect();
+    loads.sort_unstable();
+    assert!(loads[2] > 50, "both are used: {loads:?}");
+}
+
+#[test]
+fn the_list_of_models_is_the_same_whoever_joined_first() {
+    let lists = [
+        vec![("base", None), ("base-ada", Some("base"))],
+        vec![("other", None)],
+        vec![("base", None), ("base-bob", Some("base"))],
+    ];
+    let page = |order: [usize; 3]| {
+        let r = router(&Config::default());
+        for at in order {
+            let spec = ReplicaSpec::new(format!("http://127.0.0.1:{}", at + 1));
+            let id = r.join(Member::new(spec).unwrap()).unwrap();
+            let info = |&(id, parent): &(&str, Option<&str>)| ModelInfo {
+                id: id.into(),
+                parent: parent.map(Into::into),
+                max_model_len: Some(4096),
+            };
+            r.models(id, lists[at].iter().map(info).collect());
+        }
+        r.models_page()
+    };
+    let first = page([0, 1, 2]);
+    for order in [[0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        assert_eq!(page(order), first, "{order:?}");
+    }
+    let told: serde_json::Value = serde_json::from_slice(&first).unwrap();
+    let ids: Vec<_> = told["data"].as_array().unwrap().iter().map(|m| m["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["base", "base-ada", "base-bob", "other"]);
+    assert_eq!(told["data"][1]["parent"], "base");
+}
+
+#[tokio::test]
+async fn adapters_that_come_and_go_for_ever_are_served_to_the_last() {
+    let r = router(&Config::default());
+    let id = join(&r, 1, None);
+    for n in 0..10_000 {
+        let name = format!("adapter-{n}");
+        let info = |id: &str| ModelInfo { id: id.into(), parent: None, max_model_len: None };
+        r.models(id, vec![info("m"), info(&name)]);
+        let one = Ask { model: Some(name), ..ask(n) };
+        r.place(&one).await.unwrap().finish(Outcome { prompt_tokens: Some(700), ..Outcome::default() });
+    }
+    let gone = r.place(&Ask { model: Some("adapter-5".into()), ..ask(5) }).await.err().unwrap();
+    assert!(matches!(gone, Refusal::UnknownModel { .. }), "{gone:?}");
+    let last = r.names.read().get("adapter-9999").unwrap();
+    assert!(r.fleet.lock().model(last).is_some_and(|m| m.prompts_seen() > 0.0), "it is still learned");
+    assert!(r.names.read().get("m").is_some());
+}

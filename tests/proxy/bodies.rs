@@ -28,7 +28,8 @@ async fn big_bodies_up_to_50_mb() {
     let replica =
         Double::start(|_, seen| vec![json(200, &format!("{{\"length\":{}}}", seen.body.len()))]).await;
     let rig = Rig::start(&[replica.addr]).await;
-    for size in [32 << 10, 1 << 20, 8 << 20, 20 << 20, 50 << 20] {
+    // 512 KiB are about 128 K tokens.
+    for size in [32 << 10, 512 << 10, 1 << 20, 8 << 20, 20 << 20, 50 << 20] {
         let body = chat(&"A".repeat(size), false);
         let got = ask(rig.addr, CHAT, body.clone()).await;
         assert_eq!(got.json()["length"], body.len(), "{size}");
@@ -61,7 +62,16 @@ async fn what_cannot_be_read_is_refused_here() {
     assert_eq!((large.status, large.json()["error"]["code"].as_str()), (413, Some("payload_too_large")));
     let wrong = get(rig.addr, CHAT).await;
     assert_eq!((wrong.status, &wrong.headers["allow"]), (405, &"POST".parse().unwrap()));
+    let trace =
+        call(rig.addr, http::Request::builder().method("TRACE").uri("/x").body(Full::default()).unwrap());
+    assert_eq!(trace.await.status, 405, "an echo would show the key that replicas get");
+    let climbing = get(rig.addr, "/v1/%2e%2E/%2e%2e/metrics").await;
+    assert_eq!(climbing.status, 400);
     assert!(replica.seen().is_empty());
+    // Whether a page of another origin may ask is the replica's to say.
+    let preflight = http::Request::builder().method("OPTIONS").uri(CHAT).body(Full::default()).unwrap();
+    assert_eq!(call(rig.addr, preflight).await.status, 200);
+    assert!(replica.seen()[0].line().starts_with("OPTIONS /v1/chat/completions "));
     rig.quiet().await;
 }
 
@@ -132,6 +142,26 @@ async fn many_big_bodies_at_once_share_a_bounded_store() {
     }
     assert_eq!(small.await.unwrap().status, 200);
     rig.quiet().await;
+}
+
+#[tokio::test]
+async fn announced_bodies_that_do_not_come_make_way() {
+    let replica = Double::always(vec![answer("a")]).await;
+    let spec = ReplicaSpec::new(format!("http://{}", replica.addr));
+    let rig =
+        Rig::tuned(vec![spec], |c| c.limits.body_bytes = Size::bytes(4 << 20), |s| s.bodies = 8 << 20).await;
+    let mut idle = Vec::new();
+    for _ in 0..4 {
+        let mut client = tokio::net::TcpStream::connect(rig.addr).await.unwrap();
+        let head = format!("POST {CHAT} HTTP/1.1\r\nhost: r\r\ncontent-length: {}\r\n\r\n{{", 4 << 20);
+        tokio::io::AsyncWriteExt::write_all(&mut client, head.as_bytes()).await.unwrap();
+        idle.push(client);
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    // Two of them have taken all the room there is, for up to a minute by their own time limit.
+    let honest = ask(rig.addr, CHAT, chat(&"A".repeat(1 << 20), false));
+    let got = tokio::time::timeout(Duration::from_secs(15), honest).await.expect("it isn't kept out");
+    assert_eq!(got.status, 200);
 }
 
 #[tokio::test]

@@ -266,3 +266,31 @@ async fn mixed_endings_leave_nothing_in_flight() {
         assert_eq!(replica.in_flight, 0);
     }
 }
+
+#[tokio::test]
+async fn a_change_of_protocols_is_never_passed_on() {
+    let switch = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n";
+    let replica = Double::always(vec![Act::Send(switch.to_vec())]).await;
+    let rig = Rig::start(&[replica.addr]).await;
+    assert_eq!(ask(rig.addr, CHAT, chat("x", false)).await.status, 502);
+    rig.quiet().await;
+}
+
+#[tokio::test]
+async fn a_clients_broken_body_is_not_the_replicas_failure() {
+    let (a, b) = (Double::always(vec![answer("a")]).await, Double::always(vec![answer("b")]).await);
+    let rig = Rig::start(&[a.addr, b.addr]).await;
+    let head = "POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n";
+    for n in 0..20 {
+        // A body of unknown length passes through; its second chunk is nonsense, or never comes.
+        let rest = if n % 2 == 0 { "5\r\nhello\r\nZZ\r\n" } else { "5\r\nhello\r\n" };
+        let mut socket = tokio::net::TcpStream::connect(rig.addr).await.unwrap();
+        tokio::io::AsyncWriteExt::write_all(&mut socket, format!("{head}{rest}").as_bytes()).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    rig.quiet().await;
+    assert_eq!((rig.state(0), rig.state(1)), ("ready", "ready"));
+    let got = crate::client::raw(rig.addr, format!("{head}5\r\nhello\r\nZZ\r\n").as_bytes()).await;
+    assert!(got.starts_with("HTTP/1.1 400 "), "{got}");
+    assert_eq!(rig.metric("homing_retries_total"), 0.0);
+}

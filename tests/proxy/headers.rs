@@ -134,3 +134,34 @@ async fn early_hints_are_left_out() {
     let got = ask(rig.addr, CHAT, chat("x", false)).await;
     assert_eq!((got.status, got.json()["id"].as_str()), (200, Some("a")));
 }
+
+#[tokio::test]
+async fn steering_headers_of_strangers_have_no_effect() {
+    let replicas = [Double::always(vec![json(200, "{}")]).await, Double::always(vec![json(200, "{}")]).await];
+    let names = replicas.each_ref().map(|r| r.addr.to_string());
+    let rig = Rig::start(&replicas.each_ref().map(|r| r.addr)).await;
+    let long = "the same words again ".repeat(200);
+    for n in 0..10 {
+        let body = chat(&format!("{n} {long}"), false);
+        let mut plain = post(CHAT, body.clone());
+        plain.headers_mut().insert("x-homing-explain", "1".parse().unwrap());
+        let home = call(rig.addr, plain).await.headers["x-homing-replica"].clone();
+        let other = names.iter().find(|n| n.as_bytes() != home.as_bytes()).unwrap();
+        let mut steered = post(CHAT, body);
+        for (name, value) in [
+            ("x-homing-explain", "1"),
+            ("x-homing-replica", other),
+            ("x-homing-subset", other),
+            ("x-homing-priority", "100"),
+            ("x-homing-tenant", "somebody else"),
+            ("x-homing-cached-tokens", "0"),
+            ("x-homing-made-up", "1"),
+        ] {
+            steered.headers_mut().insert(name, value.parse().unwrap());
+        }
+        assert_eq!(call(rig.addr, steered).await.headers["x-homing-replica"], home);
+    }
+    for seen in replicas.iter().flat_map(|r| r.seen()) {
+        assert!(!seen.head.to_ascii_lowercase().contains("x-homing"), "{}", seen.head);
+    }
+}

@@ -15,6 +15,7 @@ mod drain;
 mod failures;
 mod headers;
 mod limits;
+mod prefixes;
 mod protocols;
 mod rig;
 mod streams;

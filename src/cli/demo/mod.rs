@@ -64,6 +64,11 @@ impl Side {
         };
         self.mocks.iter().map(busy).collect()
     }
+
+    /// Requests that each replica has had.
+    fn had(&self) -> Vec<u64> {
+        self.mocks.iter().map(|m| m.stats().requests).collect()
+    }
 }
 
 async fn replicas() -> Result<Vec<Mock>, Failure> {
@@ -144,7 +149,7 @@ async fn race(args: &Args, sides: &[Side; 2]) -> Result<[Snapshot; 2], Failure> 
     let both = tokio::time::timeout(PATIENCE, both);
     tokio::pin!(both);
     let frame = || {
-        let one = |s: &Side| Frame { now: s.stats.snapshot(), loads: s.loads() };
+        let one = |s: &Side| Frame { now: s.stats.snapshot(), loads: s.loads(), had: s.had() };
         [one(&sides[0]), one(&sides[1])]
     };
     loop {

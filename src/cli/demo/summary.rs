@@ -9,8 +9,9 @@ pub(super) fn words(homing: &Snapshot, plain: &Snapshot) -> String {
     let computed = |s: &Snapshot| s.prompt_tokens - s.cached_tokens.min(s.prompt_tokens);
     let mut text = format!(
         "\nWith Homing the first token came after {:.0} ms on average, with round robin after {:.0} ms: {}.\n\
-         {:.1}% of all prompt tokens were found in a cache, {:.1}% with round robin; one infinite cache would have found\n\
-         {:.1}%. The engines computed {} prompt tokens instead of {}, and the same conversations took {:.0} s instead of {:.0} s.\n",
+         {:.1}% of all prompt tokens were found in a cache, with round robin {:.1}%; one infinite cache\n\
+         would have found {:.1}%. The engines computed {} prompt tokens instead of {}, and the\n\
+         same conversations took {:.0} s instead of {:.0} s.\n",
         homing.ttft.mean * 1e3,
         plain.ttft.mean * 1e3,
         faster(homing.ttft.mean, plain.ttft.mean),
@@ -23,7 +24,7 @@ pub(super) fn words(homing: &Snapshot, plain: &Snapshot) -> String {
         plain.elapsed,
     );
     let reached = share(homing.cached_share(), homing.infinite_cache_share);
-    text += &format!("That is {:.1}% of what any placement could have saved.\n", reached * 100.0);
+    text += &format!("Homing saved {:.1}% of what any placement could have saved.\n", reached * 100.0);
     for (name, side) in [("Homing", homing), ("round robin", plain)] {
         if side.failed > 0 {
             let why = side.last_error.as_deref().unwrap_or("unknown");

@@ -7,7 +7,10 @@ use std::io::Write as _;
 /// One side at one moment.
 pub(super) struct Frame {
     pub(super) now: Snapshot,
+    /// Requests in each replica now.
     pub(super) loads: Vec<u32>,
+    /// Requests that each replica has had in all.
+    pub(super) had: Vec<u64>,
 }
 
 /// Draws over itself on a terminal; elsewhere it prints a line now and then.
@@ -62,6 +65,10 @@ fn bars(loads: &[u32]) -> String {
     out.trim_end().to_owned()
 }
 
+fn list(had: &[u64]) -> String {
+    had.iter().map(|n| format!("{n:>4}")).collect::<String>().trim_start().to_owned()
+}
+
 fn picture(sides: &[Frame; 2], seed: u64) -> String {
     let [h, r] = sides;
     let mut out = String::new();
@@ -84,7 +91,8 @@ fn picture(sides: &[Frame; 2], seed: u64) -> String {
     row("failed", h.now.failed.to_string(), r.now.failed.to_string());
     let progress = |s: &Snapshot| format!("{}/{}", s.sessions_ended, s.sessions);
     row("conversations done", progress(&h.now), progress(&r.now));
-    row("in each replica", bars(&h.loads), bars(&r.loads));
+    row("in each replica now", bars(&h.loads), bars(&r.loads));
+    row("requests to each so far", list(&h.had), list(&r.had));
     out
 }
 
@@ -109,7 +117,7 @@ mod tests {
 
     #[test]
     fn every_row_of_the_picture_lines_up() {
-        let frame = || Frame { now: Snapshot::default(), loads: vec![0, 3, 12, 1] };
+        let frame = || Frame { now: Snapshot::default(), loads: vec![0, 3, 12, 1], had: vec![9, 90, 900, 9] };
         let text = picture(&[frame(), frame()], 1);
         assert!(text.lines().all(|l| l.chars().count() == 68), "{text}");
         assert!(text.contains("round robin") && text.contains("TTFT p99"));

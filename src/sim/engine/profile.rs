@@ -4,6 +4,8 @@
 //! `t0 + Σ prefill chunks (a·u + q·(u·c + u²/2)) + Σ decoding (d + e·context)` seconds: `u` tokens computed on top of
 //! `c` that are there already, and for each sequence that decodes its context in tokens.
 
+use crate::core::speed::Shape;
+
 /// Speeds in seconds, sizes in tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
@@ -34,38 +36,32 @@ impl Profile {
     pub const NAMES: [&'static str; 6] =
         ["dense-32b", "dense-32b-small", "moe", "plain-8k", "demo", "instant"];
 
+    /// An engine of that shape that decodes and prefills in the same steps, with a cache of `kv_tokens`.
+    pub fn of(shape: &Shape, kv_tokens: u64) -> Profile {
+        Profile {
+            t0: shape.step,
+            a: shape.token,
+            q: shape.pair,
+            d: shape.sequence,
+            e: shape.context,
+            max_batched_tokens: shape.step_tokens,
+            kv_tokens,
+            max_batch: shape.batch,
+            block_tokens: 16,
+            startup: 0.0,
+        }
+    }
+
     /// A profile by its name. The first three are a 32B dense model and a mixture of experts on current accelerators,
     /// `plain-8k` an engine whose prefill is linear, `demo` a slow small one whose cache is short on purpose, and
     /// `instant` takes no time at all.
     pub fn named(name: &str) -> Option<Profile> {
-        let dense = Profile {
-            t0: 0.014,
-            a: 4.7e-5,
-            q: 2.1e-9,
-            d: 3e-5,
-            e: 5.5e-8,
-            max_batched_tokens: 8192,
-            kv_tokens: 2_097_152,
-            max_batch: 256,
-            block_tokens: 16,
-            startup: 0.0,
-        };
+        let dense = Profile::of(&Shape::DENSE_32B, 2_097_152);
         Some(match name {
             "dense-32b" => dense,
             "dense-32b-small" => Profile { kv_tokens: 262_144, ..dense },
-            "moe" => Profile {
-                t0: 0.018,
-                a: 2.4e-5,
-                q: 4e-10,
-                d: 4e-5,
-                e: 8e-9,
-                max_batched_tokens: 16_384,
-                kv_tokens: 2_500_000,
-                ..dense
-            },
-            "plain-8k" => {
-                Profile { t0: 0.008, a: 1.25e-4, q: 0.0, d: 6e-5, e: 1.5e-8, kv_tokens: 1_500_000, ..dense }
-            }
+            "moe" => Profile::of(&Shape::MOE, 2_500_000),
+            "plain-8k" => Profile::of(&Shape::PLAIN_8K, 1_500_000),
             "demo" => Profile {
                 t0: 0.015,
                 a: 2e-4,
