@@ -18,6 +18,7 @@ pub mod run;
 #[cfg(test)]
 mod run_tests;
 pub mod setup;
+mod tally;
 mod view;
 pub mod workload;
 

@@ -3,10 +3,10 @@
 //! What happens at the same time happens in this order: restarts, news of caches, arrivals, looks at metrics pages, engines. So
 //! requests that arrive together share an engine's next step, as they do in a trace with coarse times.
 
-use super::bounds::Bound;
 use super::fleet::Engines;
-use super::measure::{Measures, Served, StageMeasures, Timeline, balance, in_slo, quantiles};
+use super::measure::{Measures, Served};
 use super::setup::Setup;
+use super::tally::{StageTimes, Tally};
 use super::view::View;
 use super::workload::{Plan, Workload};
 use crate::core::policy::{Arriving, Policy, Sight};
@@ -15,9 +15,6 @@ use crate::sim::engine::{Event, EventKind, Job, Reason};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Samples of the load over time that are kept: enough for a plot.
-const SAMPLES: usize = 512;
 
 /// What is due at a time; of one time in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,15 +49,6 @@ struct Flight {
     over: bool,
 }
 
-/// A stage under way or done.
-#[derive(Default)]
-struct StageState {
-    begun: Time,
-    ended: Time,
-    left: usize,
-    requests: u64,
-}
-
 struct Replay<'a> {
     workload: &'a Workload,
     setup: &'a Setup,
@@ -75,25 +63,18 @@ struct Replay<'a> {
     planned: u64,
     flights: Vec<Flight>,
     loads: Vec<u32>,
-    /// Prompt and output tokens computed, by replica.
-    computed: Vec<u64>,
     events: Vec<Event>,
     exact: Vec<u32>,
-    stages: Vec<StageState>,
+    times: Vec<StageTimes>,
+    /// The stage under way, and how many of its requests aren't over.
     stage: usize,
+    left: usize,
     /// For each session how many turns are over.
     turns: Vec<usize>,
     next_session: usize,
     asked: usize,
     done: usize,
-    served: Vec<Served>,
-    infinite: Bound,
-    pooled: Bound,
-    prompt_tokens: u64,
-    cached_tokens: u64,
-    output_tokens: u64,
-    last_end: Time,
-    timeline: Timeline,
+    tally: Tally,
 }
 
 /// Replays `workload`; `policies` has one policy a router. `progress` counts requests that ended.
@@ -117,7 +98,8 @@ pub fn replay(
         }
         progress.fetch_add((replay.done - before) as u64, Ordering::Relaxed);
     }
-    replay.measures()
+    let Replay { tally, done, times, .. } = replay;
+    tally.measures(workload, setup.slo, done, &times)
 }
 
 impl<'a> Replay<'a> {
@@ -137,23 +119,16 @@ impl<'a> Replay<'a> {
             planned: 0,
             flights: Vec::with_capacity(workload.requests()),
             loads: vec![0; n],
-            computed: vec![0; n],
             events: Vec::new(),
             exact: Vec::new(),
-            stages: (0..stages).map(|_| StageState::default()).collect(),
+            times: vec![StageTimes::default(); stages],
             stage: 0,
+            left: 0,
             turns: vec![0; sessions],
             next_session: 0,
             asked: 0,
             done: 0,
-            served: Vec::with_capacity(workload.requests()),
-            infinite: Bound::infinite(workload.block_tokens),
-            pooled: Bound::pooled(workload.block_tokens, engines.blocks() * n),
-            prompt_tokens: 0,
-            cached_tokens: 0,
-            output_tokens: 0,
-            last_end: Time(0),
-            timeline: Timeline { every: 1.0, loads: Vec::new() },
+            tally: Tally::new(workload, n, engines.blocks() * n),
             workload,
             setup,
             engines,
@@ -199,9 +174,9 @@ impl<'a> Replay<'a> {
         let workload = self.workload;
         let Plan::Open(stages) = &workload.plan else { return };
         while let Some(stage) = stages.get(self.stage) {
-            let left = stage.arrivals.len();
-            self.stages[self.stage] = StageState { begun: now, ended: now, left, requests: left as u64 };
-            if left > 0 {
+            self.left = stage.arrivals.len();
+            self.times[self.stage] = StageTimes { begun: now, ended: now };
+            if self.left > 0 {
                 for &(offset, ask) in &stage.arrivals {
                     self.plan(now.plus(offset / self.setup.speedup), Due::Arrive { ask, origin: self.stage });
                 }
@@ -257,8 +232,7 @@ impl<'a> Replay<'a> {
             }
             Due::Arrive { ask, origin } => {
                 let a = &self.workload.asks[ask];
-                self.infinite.ask(&a.chain, a.prompt_tokens);
-                self.pooled.ask(&a.chain, a.prompt_tokens);
+                self.tally.arrived(a);
                 self.place(now, ask, origin, now);
             }
             Due::Poll => {
@@ -270,17 +244,8 @@ impl<'a> Replay<'a> {
                 self.plan(now.plus(self.setup.poll), Due::Poll);
             }
             Due::Sample => {
-                self.timeline.loads.push(self.loads.clone());
-                if self.timeline.loads.len() == SAMPLES {
-                    let mut even = false;
-                    self.timeline.loads.retain(|_| {
-                        even = !even;
-                        even
-                    });
-                    self.timeline.every *= 2.0;
-                }
-                let next = self.timeline.loads.len() as f64 * self.timeline.every;
-                self.plan(Time::from_secs(next).max(now), Due::Sample);
+                let next = self.tally.sample(&self.loads);
+                self.plan(next.max(now), Due::Sample);
             }
         }
     }
@@ -346,9 +311,7 @@ impl<'a> Replay<'a> {
         match event.kind {
             EventKind::Started { cached_tokens } => {
                 flight.cached = cached_tokens;
-                self.prompt_tokens += u64::from(ask.prompt_tokens);
-                self.cached_tokens += u64::from(cached_tokens);
-                self.computed[flight.replica] += u64::from(ask.prompt_tokens - cached_tokens);
+                self.tally.started(flight.replica, ask, cached_tokens);
             }
             EventKind::FirstToken => {
                 flight.first = Some(event.at);
@@ -365,15 +328,14 @@ impl<'a> Replay<'a> {
             EventKind::Finished(_) => {
                 let first = flight.first.unwrap_or(event.at);
                 let after = ask.output_tokens - 1;
-                self.served.push(Served {
+                let served = Served {
                     ttft: first.since(flight.arrived),
                     tpot: (after > 0).then(|| event.at.since(first) / f64::from(after)),
                     e2e: event.at.since(flight.arrived),
                     stage: if self.turns.is_empty() { flight.origin } else { 0 },
                     output_tokens: ask.output_tokens,
-                });
-                self.computed[flight.replica] += u64::from(ask.output_tokens);
-                self.output_tokens += u64::from(ask.output_tokens);
+                };
+                self.tally.served(flight.replica, served);
                 self.routers[flight.router].finish(event.at, id, ask.output_tokens, flight.cached);
                 self.over(event.at, event.id as usize);
             }
@@ -392,14 +354,13 @@ impl<'a> Replay<'a> {
         flight.over = true;
         self.loads[flight.replica] -= 1;
         self.done += 1;
-        self.last_end = self.last_end.max(now);
+        self.tally.over(now);
         let origin = flight.origin;
         match &workload.plan {
             Plan::Open(_) => {
-                let stage = &mut self.stages[origin];
-                stage.left -= 1;
-                stage.ended = now;
-                if stage.left == 0 {
+                self.times[origin].ended = now;
+                self.left -= 1;
+                if self.left == 0 {
                     self.stage += 1;
                     self.begin_stage(now);
                 }
@@ -441,50 +402,5 @@ impl<'a> Replay<'a> {
             }
         }
         self.plan(now.plus(restart.down), Due::Back(i));
-    }
-
-    fn measures(self) -> Measures {
-        let requests = self.done as u64;
-        let slo = self.setup.slo;
-        let of = |served: &[&Served], what: fn(&Served) -> Option<f64>| {
-            quantiles(served.iter().filter_map(|s| what(s)).collect())
-        };
-        let all: Vec<&Served> = self.served.iter().collect();
-        let mut stages = Vec::new();
-        if let Plan::Open(plan) = &self.workload.plan
-            && plan.len() > 1
-        {
-            for (k, (stage, state)) in plan.iter().zip(&self.stages).enumerate() {
-                let own: Vec<&Served> = self.served.iter().filter(|s| s.stage == k).collect();
-                let seconds = state.ended.since(state.begun);
-                let output: u64 = own.iter().map(|s| u64::from(s.output_tokens)).sum();
-                stages.push(StageMeasures {
-                    name: stage.name.clone(),
-                    requests: state.requests,
-                    seconds,
-                    output_rate: if seconds > 0.0 { output as f64 / seconds } else { 0.0 },
-                    ttft: of(&own, |s| Some(s.ttft)),
-                    tpot: of(&own, |s| s.tpot),
-                    in_slo: in_slo(own.iter().copied(), state.requests, slo),
-                });
-            }
-        }
-        Measures {
-            requests,
-            failed: requests - self.served.len() as u64,
-            cached_share: self.cached_tokens as f64 / self.prompt_tokens.max(1) as f64,
-            infinite_bound: self.infinite.share(),
-            pooled_bound: self.pooled.share(),
-            ttft: of(&all, |s| Some(s.ttft)),
-            tpot: of(&all, |s| s.tpot),
-            e2e: of(&all, |s| Some(s.e2e)),
-            in_slo: in_slo(all.iter().copied(), requests, slo),
-            balance: balance(&self.computed),
-            prefill_tokens: self.prompt_tokens - self.cached_tokens,
-            output_tokens: self.output_tokens,
-            seconds: self.last_end.secs(),
-            stages,
-            timeline: self.timeline,
-        }
     }
 }

@@ -331,3 +331,12 @@ fn no_placement_beats_the_bounds_and_affinity_comes_closer() {
     assert_eq!((near.infinite_bound, near.pooled_bound), (far.infinite_bound, far.pooled_bound));
     assert!(near.cached_share > far.cached_share);
 }
+
+#[test]
+fn looking_changes_nothing() {
+    let w = generate::named("bursts", 1).unwrap();
+    let mut s = Setup::new(Profile::named("dense-32b-small").unwrap(), 2);
+    let often = turns(&w, &s);
+    s.poll = 0.0;
+    assert!(turns(&w, &s) == often, "a policy that ignores the pages does the same without them");
+}
