@@ -12,6 +12,8 @@ pub(super) struct Engines {
     all: Vec<Engine>,
     profile: Profile,
     slow: Vec<f64>,
+    /// Do they tell of every token?
+    tells: bool,
     /// When each was last said to wake; entries of the heap that disagree are stale.
     woken: Vec<Option<Time>>,
     heap: BinaryHeap<Reverse<(Time, usize)>>,
@@ -34,6 +36,7 @@ impl Engines {
             all: Vec::new(),
             profile,
             slow,
+            tells: setup.stride > 0,
             woken: vec![None; n],
             heap: BinaryHeap::new(),
             up: (0..n).collect(),
@@ -43,7 +46,7 @@ impl Engines {
     }
 
     fn fresh(&self, now: Time, i: usize) -> Engine {
-        let mut engine = Engine::new(self.profile.clone());
+        let mut engine = Engine::new(self.profile.clone()).tell_tokens(self.tells);
         if self.slow[i] != 1.0 {
             engine.fault(now, Fault::Slow(self.slow[i]));
         }

@@ -5,7 +5,7 @@
 
 use super::fleet::Engines;
 use super::measure::{Measures, Served};
-use super::setup::Setup;
+use super::setup::{POLL, Setup};
 use super::tally::{StageTimes, Tally};
 use super::view::View;
 use super::workload::{Plan, Workload};
@@ -33,8 +33,16 @@ enum Due {
         ask: usize,
         origin: usize,
     },
-    Poll,
+    /// Of this router.
+    Poll(usize),
     Sample,
+}
+
+impl Due {
+    /// Can it bring work? The rest only looks.
+    fn matters(&self) -> bool {
+        !matches!(self, Due::Poll(_) | Due::Sample)
+    }
 }
 
 /// A request that was placed. Its number is its identity.
@@ -149,8 +157,10 @@ impl<'a> Replay<'a> {
         for (k, restart) in self.setup.trouble.restarts.iter().enumerate() {
             self.plan(Time::from_secs(restart.at), Due::Down(k));
         }
-        if self.setup.poll > 0.0 {
-            self.plan(Time::from_secs(self.setup.poll), Due::Poll);
+        for router in 0..self.routers.len() {
+            if self.period(router) > 0.0 {
+                self.plan(Time::from_secs(self.period(router)), Due::Poll(router));
+            }
         }
         self.plan(Time(0), Due::Sample);
         match &self.workload.plan {
@@ -163,6 +173,11 @@ impl<'a> Replay<'a> {
                 }
             }
         }
+    }
+
+    /// Seconds between two looks of this router at the metrics pages.
+    fn period(&self, router: usize) -> f64 {
+        self.setup.poll.unwrap_or_else(|| self.routers[router].looks_every().unwrap_or(POLL))
     }
 
     fn told_capacity(&self) -> u64 {
@@ -202,7 +217,8 @@ impl<'a> Replay<'a> {
         let engine = self.engines.next();
         let due = self.due.peek().map(|Reverse((t, ..))| *t);
         match (engine, due) {
-            (None, None) => return false,
+            // Nobody works and nobody comes: looking on won't change that.
+            (None, _) if !self.due.iter().any(|Reverse((_, due, _))| due.matters()) => return false,
             (Some((t, i)), due) if due.is_none_or(|d| t < d) => self.engines.advance(t, i, &mut self.events),
             _ => {
                 let Some(Reverse((now, due, _))) = self.due.pop() else { return false };
@@ -235,13 +251,9 @@ impl<'a> Replay<'a> {
                 self.tally.arrived(a);
                 self.place(now, ask, origin, now);
             }
-            Due::Poll => {
-                for at in 0..self.engines.up().len() {
-                    let i = self.engines.up()[at];
-                    let page = self.engines.page(now, i, &mut self.events);
-                    self.routers.iter_mut().for_each(|r| r.polled(now, i, &page));
-                }
-                self.plan(now.plus(self.setup.poll), Due::Poll);
+            Due::Poll(router) => {
+                self.look(now, router);
+                self.plan(now.plus(self.period(router)), Due::Poll(router));
             }
             Due::Sample => {
                 let next = self.tally.sample(&self.loads);
@@ -250,10 +262,22 @@ impl<'a> Replay<'a> {
         }
     }
 
+    /// A router reads the metrics pages.
+    fn look(&mut self, now: Time, router: usize) {
+        for at in 0..self.engines.up().len() {
+            let i = self.engines.up()[at];
+            let page = self.engines.page(now, i, &mut self.events);
+            self.routers[router].polled(now, i, &page);
+        }
+    }
+
     fn place(&mut self, now: Time, ask: usize, origin: usize, arrived: Time) {
         let a = &self.workload.asks[ask];
         let router = self.asked % self.routers.len();
         self.asked += 1;
+        if self.period(router) == 0.0 {
+            self.look(now, router);
+        }
         self.exact.clear();
         if self.knows {
             self.exact.resize(self.engines.len(), 0);
@@ -343,7 +367,12 @@ impl<'a> Replay<'a> {
                 self.routers[flight.router].finish(event.at, id, 0, 0);
                 self.over(event.at, event.id as usize);
             }
-            EventKind::Tokens(_) | EventKind::Preempted => {}
+            EventKind::Tokens(tokens) => {
+                if tokens.is_multiple_of(self.setup.stride) {
+                    self.routers[flight.router].progress(event.at, id, tokens);
+                }
+            }
+            EventKind::Preempted => {}
         }
     }
 

@@ -52,6 +52,10 @@ impl Policy for Longest {
         self.0.lock().push(format!("{:.3} first {}", now.secs(), id.0));
     }
 
+    fn progress(&mut self, now: Time, id: RequestId, output: u32) {
+        self.0.lock().push(format!("{:.3} at {} {output}", now.secs(), id.0));
+    }
+
     fn finish(&mut self, now: Time, id: RequestId, output: u32, cached: u32) {
         self.0.lock().push(format!("{:.3} end {} {output} {cached}", now.secs(), id.0));
     }
@@ -86,7 +90,7 @@ fn plain() -> Profile {
 }
 
 fn setup(replicas: usize) -> Setup {
-    Setup { poll: 0.0, ..Setup::new(plain(), replicas) }
+    Setup { poll: Some(f64::INFINITY), ..Setup::new(plain(), replicas) }
 }
 
 fn ask(chain: &[u64], prompt_tokens: u32, output_tokens: u32) -> Ask {
@@ -195,9 +199,10 @@ fn a_stage_begins_when_the_one_before_is_drained() {
 
 #[test]
 fn a_policy_hears_all_that_a_router_would() {
-    let w = open(vec![ask(&[1, 2], 25, 2)], &[(0.0, 0), (0.1, 0)]);
+    let w = open(vec![ask(&[1, 2], 25, 4)], &[(0.0, 0), (0.1, 0)]);
     let mut s = setup(2);
-    s.poll = 0.11;
+    s.poll = Some(0.11);
+    s.stride = 3;
     s.trouble.capacity = 0.5;
     let (told, _) = longest(&w, &s);
     assert_eq!(
@@ -207,12 +212,14 @@ fn a_policy_hears_all_that_a_router_would() {
             "0.000 joined 1 500",
             "0.000 place 0 sees [0, 0]",
             "0.025 first 0",
-            "0.035 end 0 2 0",
+            "0.045 at 0 3",
+            "0.055 end 0 4 0",
             "0.100 place 1 sees [2, 0]",
             "0.105 first 1",
             "0.110 page 0 Some(1)",
             "0.110 page 1 Some(0)",
-            "0.115 end 1 2 20",
+            "0.125 at 1 3",
+            "0.135 end 1 4 20",
         ]
     );
 }
@@ -333,10 +340,23 @@ fn no_placement_beats_the_bounds_and_affinity_comes_closer() {
 }
 
 #[test]
+fn pages_can_be_read_before_each_placement() {
+    let w = open(vec![ask(&[], 100, 1)], &[(0.0, 0), (0.0, 0), (0.05, 0)]);
+    let mut s = setup(1);
+    s.poll = Some(0.0);
+    let (told, _) = longest(&w, &s);
+    let pages: Vec<&String> = told.iter().filter(|t| t.contains("page")).collect();
+    // The two that came together are taken into the same step; only then do they run.
+    assert_eq!(pages, ["0.000 page 0 Some(0)", "0.000 page 0 Some(0)", "0.050 page 0 Some(2)"]);
+}
+
+#[test]
 fn looking_changes_nothing() {
     let w = generate::named("bursts", 1).unwrap();
     let mut s = Setup::new(Profile::named("dense-32b-small").unwrap(), 2);
     let often = turns(&w, &s);
-    s.poll = 0.0;
+    s.poll = Some(f64::INFINITY);
     assert!(turns(&w, &s) == often, "a policy that ignores the pages does the same without them");
+    s.stride = 0;
+    assert!(turns(&w, &s) == often, "and so it is with news of tokens");
 }

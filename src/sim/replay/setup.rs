@@ -6,6 +6,9 @@ use crate::sim::engine::Profile;
 /// Sessions at once for each replica at speed-up 1, for closed loops.
 pub const SESSIONS_PER_REPLICA: f64 = 20.0;
 
+/// Seconds between two looks at the metrics pages, for policies that don't say.
+pub const POLL: f64 = 1.0;
+
 /// One replay's conditions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
@@ -22,8 +25,11 @@ pub struct Setup {
     pub ramp: f64,
     /// Objectives.
     pub slo: Slo,
-    /// Seconds between two looks at the metrics pages; 0 = never.
-    pub poll: f64,
+    /// Seconds between two looks at the metrics pages; 0 = before each placement, `None` = as each policy's project
+    /// does, else [`POLL`].
+    pub poll: Option<f64>,
+    /// Policies hear of output every so many tokens; 0 = never.
+    pub stride: u32,
     /// Routers that share the traffic (requests go round) and nothing else.
     pub routers: usize,
     /// Seed of what is random: which events are lost.
@@ -33,8 +39,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// A fleet of `replicas` engines at speed-up 1, one router, nothing wrong, pages read as often
-    /// as the keenest of the routers compared does (Gateway API inference extension: 50 ms).
+    /// A fleet of `replicas` engines at speed-up 1, one router, nothing wrong.
     pub fn new(profile: Profile, replicas: usize) -> Self {
         Setup {
             profile,
@@ -43,7 +48,8 @@ impl Setup {
             sessions: SESSIONS_PER_REPLICA * replicas.max(1) as f64,
             ramp: 60.0,
             slo: Slo::default(),
-            poll: 0.05,
+            poll: None,
+            stride: 32,
             routers: 1,
             seed: 1,
             trouble: Trouble::default(),
