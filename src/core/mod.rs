@@ -5,6 +5,7 @@
 //! the same each run.
 
 pub mod admission;
+pub mod baselines;
 pub mod cost;
 pub mod decision;
 pub mod fleet;

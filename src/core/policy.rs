@@ -45,13 +45,22 @@ pub trait Policy {
         false
     }
 
+    /// Seconds between two looks of its project at the metrics pages; `None`: whatever the replay is set to.
+    fn looks_every(&self) -> Option<f64> {
+        None
+    }
+
     /// Chooses one of `sight.up` and books the request there.
     fn place(&mut self, now: Time, request: &Arriving<'_>, sight: &Sight<'_>) -> usize;
 
     /// The first token of a request was seen.
     fn first_token(&mut self, _now: Time, _id: RequestId) {}
 
+    /// So many output tokens of a request were seen so far; told in strides, not for each.
+    fn progress(&mut self, _now: Time, _id: RequestId, _output_tokens: u32) {}
+
     /// A request ended, with so many output tokens; `cached` prompt tokens had been in the engine's cache.
+    /// No output at all means that it failed.
     fn finish(&mut self, now: Time, id: RequestId, output_tokens: u32, cached: u32);
 
     /// A metrics page of a replica was read.
