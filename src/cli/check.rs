@@ -3,6 +3,7 @@
 use super::Failure;
 use super::options::ServeArgs;
 use crate::config;
+use std::io::Write;
 use std::process::ExitCode;
 
 #[derive(Debug, clap::Args)]
@@ -16,7 +17,8 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     if args.schema {
-        println!("{}", serde_json::to_string_pretty(&config::schema_json())?);
+        // A reader that has seen enough (`| head`) is no fault.
+        let _ = writeln!(std::io::stdout(), "{}", serde_json::to_string_pretty(&config::schema_json())?);
         return Ok(ExitCode::SUCCESS);
     }
     let (config, report) = match args.serve.load() {

@@ -26,6 +26,9 @@ pub struct Placed {
     pub prompt: u32,
     /// Tokens of one block of its chain.
     pub block_tokens: f64,
+    /// Does it fit there, as far as known? One that may be refused for its length leaves nothing in the cache, and must not
+    /// push out what is believed to be there.
+    pub fits: bool,
 }
 
 /// Why a request can't be served.

@@ -173,8 +173,9 @@ impl Ledger {
             self.output -= u64::from(f.output);
             if f.prefilling && f.streams {
                 self.no_longer_pending(f.prefill);
-                self.resettle(now);
             }
+            // However it ended: prefill that it had queued and that isn't done will not be done.
+            self.resettle(now);
         } else {
             self.calls -= 1;
         }
@@ -325,6 +326,19 @@ mod tests {
         }
         assert_eq!((l.in_flight(), l.sequences, l.context, l.output, l.calls), (0, 0, 0, 0, 0));
         assert_eq!(l.pending, 0.0);
+    }
+
+    #[test]
+    fn a_request_that_ends_early_leaves_no_queue_behind() {
+        for streams in [true, false] {
+            let mut l = Ledger::default();
+            l.book(at(0.0), Flight { streams, ..flight(1, 30.0) });
+            l.book(at(0.0), Flight { streams, ..flight(2, 1.0) });
+            l.release(at(0.1), RequestId(1));
+            assert!(l.wait(at(0.1)) <= 1.0 + 1e-6, "streams {streams}: {}", l.wait(at(0.1)));
+            l.release(at(0.2), RequestId(2));
+            assert_eq!(l.wait(at(0.2)), 0.0, "streams {streams}");
+        }
     }
 
     #[test]

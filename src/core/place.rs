@@ -295,6 +295,7 @@ impl Fleet {
             cached: c.cached as u32,
             prompt: load.prompt as u32,
             block_tokens: self.block_tokens(req, load),
+            fits: c.excluded != Some(Excluded::MaybeTooLong),
         }
     }
 

@@ -176,7 +176,7 @@ impl Router {
             Arrival::Rejected(r) => return Some(Err(Refusal::from_core(r, self))),
             Arrival::Placed(p) => p,
         };
-        if !ask.chain.is_empty() {
+        if !ask.chain.is_empty() && placed.fits {
             self.index.write().speculate(now, req.id, &ask.chain, placed.replica.slot);
         }
         if more {

@@ -260,3 +260,15 @@ async fn adapters_that_come_and_go_for_ever_are_served_to_the_last() {
     assert!(r.fleet.lock().model(last).is_some_and(|m| m.prompts_seen() > 0.0), "it is still learned");
     assert!(r.names.read().get("m").is_some());
 }
+
+#[tokio::test]
+async fn a_prompt_that_may_be_refused_for_its_length_pushes_nothing_out() {
+    let r = router(&Config::default());
+    let id = join(&r, 1, None);
+    r.page(id, Page { capacity: Some(8192), ..Page::default() });
+    r.tick();
+    r.place(&ask(1)).await.unwrap().finish(Outcome::default());
+    let long = Ask { chain: (0..300).map(|i| 77_000 + i).collect(), text_bytes: 300 * 256, ..ask(9) };
+    r.place(&long).await.unwrap().fail(Failure::Blameless);
+    assert!(r.place(&ask(1)).await.unwrap().predicted_cached() > 400, "what was there is still believed");
+}
