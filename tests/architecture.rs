@@ -187,3 +187,64 @@ fn no_reminders_and_no_machine_paths_are_left() {
         }
     }
 }
+
+/// Cases that docs/field-cases.md must have a test for.
+const CASES: &[&str] = &[
+    "1", "2", "3", "4", "6", "7", "8", "9", "10", "11", "13", "15", "16", "16a", "16b", "21", "22", "23",
+    "25", "26", "27", "28", "29", "30", "31", "36", "37a", "37b", "37c", "37d", "37e", "38", "40", "41",
+    "41a", "41b",
+];
+
+/// Is `name` a test that runs in this file?
+fn has_test(text: &str, name: &str) -> bool {
+    let head = format!("fn {name}(");
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let Some(at) = lines.iter().position(|l| l.strip_prefix("async ").unwrap_or(l).starts_with(&head)) else {
+        return false;
+    };
+    let attributes: Vec<&&str> = lines[..at].iter().rev().take_while(|l| l.starts_with("#[")).collect();
+    attributes.iter().any(|l| l.starts_with("#[test]") || l.starts_with("#[tokio::test"))
+        && !attributes.iter().any(|l| l.starts_with("#[ignore"))
+}
+
+/// Rows of the tables: case, and pairs of file and test.
+fn cases(document: &str) -> Vec<(&str, Vec<(&str, &str)>)> {
+    let rows = document.lines().filter_map(|l| l.strip_prefix('|')?.strip_suffix('|'));
+    rows.filter_map(|row| {
+        let mut cells = row.split('|').map(str::trim);
+        let (case, _, tests) = (cells.next()?, cells.next()?, cells.next()?);
+        case.starts_with(|c: char| c.is_ascii_digit()).then(|| {
+            let named = tests.split(';').filter_map(|part| part.split_once(':')).flat_map(|(file, names)| {
+                names.split('`').skip(1).step_by(2).map(move |name| (file.trim(), name))
+            });
+            (case, named.collect())
+        })
+    })
+    .collect()
+}
+
+#[test]
+fn the_field_cases_name_tests_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let document = fs::read_to_string(root.join("docs/field-cases.md")).unwrap();
+    let found = cases(&document);
+    let numbers: Vec<&str> = found.iter().map(|(case, _)| *case).collect();
+    assert_eq!(numbers, CASES, "each case once, in order");
+    for (case, tests) in &found {
+        assert!(!tests.is_empty(), "case {case} names no test");
+        for (file, name) in tests {
+            let text = fs::read_to_string(root.join(file)).unwrap_or_default();
+            assert!(has_test(&text, name), "case {case}: no test {name} in {file:?}");
+        }
+    }
+}
+
+#[test]
+fn the_reader_of_tests_is_not_fooled() {
+    let text = "#[test]\nfn a() {}\n#[tokio::test]\n#[expect(x)]\nasync fn b() {}\nfn c() {}\n#[test]\n#[ignore]\nfn d() {}\n";
+    assert!(has_test(text, "a") && has_test(text, "b"));
+    assert!(!has_test(text, "c") && !has_test(text, "d") && !has_test(text, "e"));
+    let table =
+        "| case | symptom | tests |\n|---|---|---|\n| 37a | it hurts | src/x.rs: `a`, `b`; y.rs: `c` |\n";
+    assert_eq!(cases(table), [("37a", vec![("src/x.rs", "a"), ("src/x.rs", "b"), ("y.rs", "c")])]);
+}

@@ -148,8 +148,15 @@ async fn the_blocks_of_an_engine_that_restarts_at_its_address_are_gone() {
     // Whether the watch sees it down in between is a matter of luck; both must do.
     let addr = server.addr();
     drop(server);
+    // Start times are told apart from half a second on; no real engine is back that soon.
+    tokio::time::sleep(Duration::from_millis(600)).await;
     let again = MockConfig { models: vec!["base".into()], listen: addr, ..MockConfig::default() };
-    let _server = Mock::start(again).await.unwrap();
+    let mut server = Mock::start(again.clone()).await;
+    while server.is_err() {
+        // The address is free when the last of its connections is.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        server = Mock::start(again.clone()).await;
+    }
     until("its blocks are gone", || believed() == 0).await;
     until("it serves again", || router.replicas()[0].state == "ready").await;
     assert_eq!(router.replicas()[0].replica, id, "it never left the fleet");

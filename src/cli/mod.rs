@@ -6,6 +6,7 @@ mod descriptors;
 mod explain;
 mod mock;
 mod options;
+mod replay;
 mod serve;
 
 pub use serve::{Running, ServeError};
@@ -32,6 +33,8 @@ enum Command {
     Mock(mock::Args),
     /// Check a configuration and print what would run.
     Check(check::Args),
+    /// Replay a trace against a simulated fleet, policy beside policy.
+    Replay(Box<replay::Args>),
     /// Ask a running router where a request would go, and why.
     Explain(explain::Args),
 }
@@ -43,6 +46,7 @@ pub fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Mock(args) => mock::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Replay(args) => replay::run(&args),
         Command::Explain(args) => explain::run(&args),
     };
     match done {

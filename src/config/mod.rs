@@ -24,7 +24,7 @@ pub use load::{ConfigError, Overrides, load, parse, parse_replicas, schema_json}
 pub use schema::{Config, EngineKind, ReplicaDefaults, ReplicaSpec};
 pub use secret::Secret;
 pub use sections::{
-    AccessTarget, Drain, Health, Index, Limits, Log, LogFormat, Poll, Price, Queue, Retry, Timeouts, Trust,
+    AccessTarget, Drain, Health, Index, Limits, Log, LogFormat, Poll, Price, Queue, Retry, Timeouts,
 };
 pub use speed::{Profile, Speed};
 pub use units::{Seconds, Size};

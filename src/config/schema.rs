@@ -1,7 +1,7 @@
 //! The root of the configuration, and the replicas.
 
 use super::secret::Secret;
-use super::sections::{Drain, Health, Index, Limits, Log, Poll, Price, Queue, Retry, Timeouts, Trust};
+use super::sections::{Drain, Health, Index, Limits, Log, Poll, Price, Queue, Retry, Timeouts};
 use super::speed::Speed;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -53,8 +53,6 @@ pub struct Config {
     pub drain: Drain,
     /// The logs.
     pub log: Log,
-    /// What to believe of what clients say.
-    pub trust: Trust,
     /// Threads that move bytes; null: as many as cores.
     pub workers: Option<usize>,
 }
@@ -81,7 +79,6 @@ impl Default for Config {
             poll: Poll::default(),
             drain: Drain::default(),
             log: Log::default(),
-            trust: Trust::default(),
             workers: None,
         }
     }

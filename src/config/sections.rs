@@ -276,11 +276,3 @@ impl Default for Log {
         }
     }
 }
-
-/// What to believe of what clients say.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Trust {
-    /// Follow the headers that steer routing (priority, subset). Only behind a gateway that strips them from strangers.
-    pub steering_headers: bool,
-}

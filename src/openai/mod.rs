@@ -1,6 +1,6 @@
 //! What the router must understand of OpenAI-shaped traffic, without copying or rewriting it.
 //!
-//! - [`scan`]: a request body, read where it lies: the parameters, and the prompt in the order in which the model will
+//! - [`scan()`]: a request body, read where it lies: the parameters, and the prompt in the order in which the model will
 //!   see it, for the prefix chain.
 //! - [`splice_usage`]: the one key that the router may add to a body.
 //! - [`Framer`]: a stream of events, watched as it passes: first token, tokens so far, usage, end.

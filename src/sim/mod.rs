@@ -6,6 +6,7 @@
 //! - [`workload`]: conversations, from a small file and a seed; the bound that an infinite cache sets.
 //! - [`driver`]: a client that has these conversations over HTTP and measures; [`round_robin`]: what it is compared with.
 //! - [`offline`]: the same conversations in virtual time.
+//! - [`replay`]: traces in virtual time, placed by the production code or by another policy.
 
 mod client;
 pub mod driver;
@@ -13,6 +14,7 @@ pub mod engine;
 pub mod histogram;
 pub mod http;
 pub mod offline;
+pub mod replay;
 pub mod round_robin;
 pub mod text;
 pub mod workload;

@@ -10,7 +10,13 @@ use std::collections::VecDeque;
 /// Evictions (of the sample) that stand as a prior of "no regret": without it the first few would swing `p`.
 const PRIOR_EVICTIONS: f64 = 4.0;
 
+/// Blocks of the fleet's caches in the sample from which on it is thinned: fewer measure too little, more cost memory.
+const SAMPLE: u64 = 4096;
+
 pub(super) struct Ghosts {
+    /// The sample is one block in so many, at most.
+    thinnest: u64,
+    /// The sample is one block in so many.
     one_in: u64,
     /// Fleet capacity in blocks of the sample, at least 1.
     fleet: u64,
@@ -25,6 +31,7 @@ pub(super) struct Ghosts {
 impl Ghosts {
     pub(super) fn new(one_in: u32) -> Self {
         Ghosts {
+            thinnest: u64::from(one_in.max(1)),
             one_in: u64::from(one_in.max(1)),
             fleet: 1,
             serial: 0,
@@ -36,8 +43,18 @@ impl Ghosts {
         }
     }
 
-    /// Sets the fleet's capacity in blocks (not of the sample).
+    /// Sets the fleet's capacity in blocks (not of the sample). Small fleets are sampled more densely. When that changes
+    /// what is in the sample, the list begins anew; what was measured stays.
     pub(super) fn set_fleet(&mut self, blocks: u64) {
+        let mut one_in = self.thinnest;
+        while one_in > 1 && blocks / one_in < SAMPLE {
+            one_in /= 2;
+        }
+        if one_in != self.one_in {
+            self.one_in = one_in;
+            self.found.clear();
+            self.order.clear();
+        }
         self.fleet = (blocks / self.one_in).max(1);
         self.trim();
     }
@@ -125,8 +142,22 @@ mod tests {
     #[test]
     fn only_the_sample_is_kept() {
         let mut ghosts = Ghosts::new(64);
-        ghosts.set_fleet(64_000);
-        (0..64_000).for_each(|block| ghosts.evicted(block));
-        assert_eq!(ghosts.found.len(), 1000);
+        ghosts.set_fleet(640_000);
+        (0..640_000).for_each(|block| ghosts.evicted(block));
+        assert_eq!(ghosts.found.len(), 10_000);
+        ghosts.check();
+    }
+
+    #[test]
+    fn a_small_fleet_is_sampled_densely() {
+        let mut ghosts = Ghosts::new(64);
+        ghosts.set_fleet(512);
+        (0..512).for_each(|block| ghosts.evicted(block));
+        assert_eq!(ghosts.found.len(), 512);
+        (0..512).for_each(|block| ghosts.asked(block));
+        assert!(ghosts.reuse() > 0.9);
+        ghosts.set_fleet(10_000_000);
+        assert!(ghosts.reuse() > 0.9, "what was measured stays");
+        ghosts.check();
     }
 }

@@ -361,8 +361,10 @@ async fn idle_connections_are_closed_when_told() {
 #[tokio::test]
 async fn killing_resets_and_stopping_does_not() {
     let mock = slow().await;
-    let body = chat(json!({"max_tokens": 10, "stream": true, "ignore_eos": true})).to_string();
-    let mut response = send(&mock, "POST", "/v1/chat/completions", &body).await;
+    let of =
+        |tokens: u32| chat(json!({"max_tokens": tokens, "stream": true, "ignore_eos": true})).to_string();
+    // Long enough to be still running whatever else the machine does.
+    let mut response = send(&mock, "POST", "/v1/chat/completions", &of(1000)).await;
     response.frame().await.unwrap().unwrap();
     mock.kill();
     let end = async {
@@ -375,7 +377,7 @@ async fn killing_resets_and_stopping_does_not() {
     assert!(tokio::net::TcpStream::connect(mock.addr()).await.is_err(), "the port is closed");
 
     let mock = slow().await;
-    let response = send(&mock, "POST", "/v1/chat/completions", &body).await;
+    let response = send(&mock, "POST", "/v1/chat/completions", &of(10)).await;
     let (all, ()) = tokio::join!(response.into_body().collect(), mock.stop(Duration::from_secs(5)));
     assert!(all.unwrap().to_bytes().ends_with(b"[DONE]\n\n"));
 }
