@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     replica: usize,
+    /// Its first token wasn't seen yet.
+    waits: bool,
     /// Uncached prompt tokens, 0 once its first token was seen.
     pending: u64,
 }
@@ -15,6 +17,8 @@ struct Flight {
 pub(super) struct Load {
     /// Requests in flight.
     pub(super) requests: u32,
+    /// Those that wait for their first token.
+    pub(super) waiting: u32,
     /// Uncached prompt tokens of those that wait for their first token.
     pub(super) pending: u64,
 }
@@ -49,14 +53,17 @@ impl Books {
             self.loads.resize(replica + 1, Load::default());
         }
         self.loads[replica].requests += 1;
+        self.loads[replica].waiting += 1;
         self.loads[replica].pending += uncached;
-        self.flights.insert(id, Flight { replica, pending: uncached });
+        self.flights.insert(id, Flight { replica, waits: true, pending: uncached });
     }
 
     /// Its prefill is done.
     pub(super) fn first_token(&mut self, id: RequestId) {
         if let Some(f) = self.flights.get_mut(&id) {
-            self.loads[f.replica].pending -= std::mem::take(&mut f.pending);
+            let load = &mut self.loads[f.replica];
+            load.pending -= std::mem::take(&mut f.pending);
+            load.waiting -= u32::from(std::mem::take(&mut f.waits));
         }
     }
 
@@ -87,10 +94,10 @@ mod tests {
         let (one, two) = (RequestId(1), RequestId(2));
         b.place(one, 3, 100);
         b.place(two, 3, 50);
-        assert_eq!(b.load(3), Load { requests: 2, pending: 150 });
+        assert_eq!(b.load(3), Load { requests: 2, waiting: 2, pending: 150 });
         b.first_token(one);
         b.first_token(one);
-        assert_eq!(b.load(3), Load { requests: 2, pending: 50 });
+        assert_eq!(b.load(3), Load { requests: 2, waiting: 1, pending: 50 });
         assert_eq!((b.finish(one), b.finish(one)), (Some(3), None));
         b.left(3);
         assert_eq!(b.finish(two), None);

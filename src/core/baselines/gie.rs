@@ -8,8 +8,12 @@
 //!   the longest ago, from 1 to 0; 0.5 for all others.
 //!
 //! Queue and KV are scraped (each 50 ms by default), so they are what was last polled; a replica whose page was never
-//! seen counts as idle, as in the project.
+//! seen counts as idle, as in the project. On pages alone everything that comes between two looks goes to one place,
+//! and a prefill that runs with nothing behind it looks idle. So the queue is taken as those of the router's own
+//! requests that wait for their first token, if they are more than the page shows: mostly better for the rival, and by
+//! far. The names that end in `-polled` keep to the letter.
 
+use super::books::Books;
 use super::rng::Rng;
 use super::view::View;
 use crate::core::ids::RequestId;
@@ -34,6 +38,9 @@ pub(super) struct WeightedSum {
     name: &'static str,
     weights: Weights,
     view: View,
+    books: Books,
+    /// Only pages count for the queue.
+    polled_only: bool,
     pages: Vec<Polled>,
     /// Replicas that were given cold requests, the longest ago first.
     cold: Vec<usize>,
@@ -42,7 +49,14 @@ pub(super) struct WeightedSum {
 
 impl WeightedSum {
     pub(super) fn new(name: &'static str, weights: Weights, view: View, seed: u64) -> Self {
-        WeightedSum { name, weights, view, pages: Vec::new(), cold: Vec::new(), rng: Rng::new(seed) }
+        let (books, rng) = (Books::default(), Rng::new(seed));
+        let (pages, cold) = (Vec::new(), Vec::new());
+        WeightedSum { name, weights, view, books, polled_only: false, pages, cold, rng }
+    }
+
+    /// To the letter: the queue is what the pages say.
+    pub(super) fn polled_only(self) -> Self {
+        WeightedSum { polled_only: true, ..self }
     }
 
     fn page(&self, i: usize) -> Polled {
@@ -50,7 +64,8 @@ impl WeightedSum {
     }
 
     fn waiting(&self, i: usize) -> f64 {
-        f64::from(self.page(i).waiting.unwrap_or(0))
+        let own = if self.polled_only { 0 } else { self.books.load(i).waiting };
+        f64::from(self.page(i).waiting.unwrap_or(0).max(own))
     }
 
     /// Scores of the no-hit LRU for a cold request, in the order of `up`.
@@ -114,11 +129,17 @@ impl Policy for WeightedSum {
             self.cold.push(chosen);
         }
         self.view.place(request, chosen);
+        self.books.place(request.id, chosen, 0);
         chosen
+    }
+
+    fn first_token(&mut self, _now: Time, id: RequestId) {
+        self.books.first_token(id);
     }
 
     fn finish(&mut self, _now: Time, id: RequestId, _output_tokens: u32, _cached: u32) {
         self.view.finish(id);
+        self.books.finish(id);
     }
 
     fn polled(&mut self, _now: Time, replica: usize, page: &Polled) {
@@ -134,6 +155,7 @@ impl Policy for WeightedSum {
 
     fn left(&mut self, _now: Time, replica: usize) {
         self.view.left(replica);
+        self.books.left(replica);
         self.cold.retain(|&i| i != replica);
         if let Some(page) = self.pages.get_mut(replica) {
             *page = Polled::default();
@@ -171,6 +193,11 @@ mod tests {
         // Three of four blocks are there now: 3 · 3/4 more.
         let b = ask(2, &[1, 2, 3, 9], 2048);
         near(&p.scores(&b, &see(&UP)).0, [1.0, 2.2, 5.35]);
+        // The page of 1 shows nobody waiting, but three of its own wait there: queues 4, 3, 1.
+        (90..93).for_each(|id| p.books.place(RequestId(id), 1, 0));
+        near(&p.scores(&b, &see(&UP)).0, [1.0, 0.2 + 2.0 / 3.0, 5.85]);
+        p.polled_only = true;
+        near(&p.scores(&b, &see(&UP)).0, [1.0, 2.2, 5.35]);
         p.left(Time(0), 2);
         near(&p.scores(&b, &see(&UP)).0, [1.0, 2.2, 4.0]);
     }
@@ -180,6 +207,7 @@ mod tests {
         let mut p = sum(3.0, 2.0);
         let cold = |p: &mut WeightedSum, id| p.place(Time(0), &ask(id, &[id * 10], 600), &see(&UP));
         near(&p.ranks(&UP), [1.0, 0.5, 0.0]);
+        p.polled_only = true;
         assert_eq!((cold(&mut p, 1), cold(&mut p, 2), cold(&mut p, 3), cold(&mut p, 4)), (0, 1, 2, 0));
         near(&p.ranks(&UP), [0.0, 1.0, 0.5]);
         // What somebody has is neutral: 0.5 for all.
@@ -195,6 +223,9 @@ mod tests {
         let a = ask(1, &[1, 2], 1024);
         near(&p.scores(&a, &sight).0, [2.0, 2.5, 2.0]);
         assert_eq!(p.place(Time(0), &a, &sight), 1);
+        // One waits there now, and what is in flight counts as held: 0 for the queue, 1 for the prefix.
+        near(&p.scores(&ask(2, &[1, 2], 1024), &see(&UP)).0, [2.0, 2.0, 2.0]);
+        p.first_token(Time(0), a.id);
         near(&p.scores(&ask(2, &[1, 2], 1024), &see(&UP)).0, [2.0, 3.0, 2.0]);
         p.finish(Time(0), a.id, 5, 512);
         near(&p.scores(&ask(2, &[1, 2], 1024), &see(&UP)).0, [2.0; 3]);

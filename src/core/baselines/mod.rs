@@ -12,6 +12,7 @@ mod active;
 mod books;
 mod dynamo;
 mod gie;
+mod heads;
 pub mod homing;
 mod lmetric;
 mod lru;
@@ -50,7 +51,7 @@ pub struct Context {
 }
 
 /// The names of all policies, Homing's own first.
-pub const NAMES: [&str; 26] = [
+pub const NAMES: [&str; 28] = [
     "homing",
     "homing-exact",
     "random",
@@ -67,8 +68,10 @@ pub const NAMES: [&str; 26] = [
     "dynamo-agentic",
     "gie-1-1-1",
     "gie-1-1-1-precise",
+    "gie-1-1-1-polled",
     "gie-2-2-3",
     "gie-2-2-3-precise",
+    "gie-2-2-3-polled",
     "gie-3-2-2-2",
     "gie-3-2-2-2-precise",
     "sticky",
@@ -93,9 +96,10 @@ pub fn named(name: &str, ctx: &Context) -> Option<Box<dyn Policy>> {
         true => View::precise(),
         false => View::approximate(ctx.replicas, ctx.kv_tokens),
     };
-    let gie = |prefix, queue, kv, no_hit| {
-        Box::new(WeightedSum::new(name, Weights { prefix, queue, kv, no_hit }, view(), seed))
+    let sum = |prefix, queue, kv, no_hit| {
+        WeightedSum::new(name, Weights { prefix, queue, kv, no_hit }, view(), seed)
     };
+    let gie = |prefix, queue, kv, no_hit| Box::new(sum(prefix, queue, kv, no_hit));
     let own = |knowledge| Box::new(Homing::new(name, ctx.replicas, Options::new(ctx, knowledge)));
     Some(match name {
         "homing" => own(Knowledge::Estimate),
@@ -116,6 +120,8 @@ pub fn named(name: &str, ctx: &Context) -> Option<Box<dyn Policy>> {
         "gie-1-1-1" | "gie-1-1-1-precise" => gie(1.0, 1.0, 1.0, 0.0),
         // Queue, KV, prefix, as the project's current defaults are listed; the next one is prefix, queue, KV, no-hit.
         "gie-2-2-3" | "gie-2-2-3-precise" => gie(3.0, 2.0, 2.0, 0.0),
+        "gie-1-1-1-polled" => Box::new(sum(1.0, 1.0, 1.0, 0.0).polled_only()),
+        "gie-2-2-3-polled" => Box::new(sum(3.0, 2.0, 2.0, 0.0).polled_only()),
         "gie-3-2-2-2" | "gie-3-2-2-2-precise" => gie(3.0, 2.0, 2.0, 2.0),
         "sticky" | "sticky-precise" => Box::new(token_load::TokenLoad::sticky(name, view(), seed)),
         "lmetric" => Box::new(lmetric::Product::pending_and_new(seed)),

@@ -1,6 +1,7 @@
 //! Hash rings: consistent hashing with bounded loads, and sticky sessions.
 
 use super::books::Books;
+use super::heads::Heads;
 use super::rng::{Rng, mix};
 use crate::core::ids::RequestId;
 use crate::core::policy::{Arriving, Policy, Sight};
@@ -34,13 +35,16 @@ impl Ring {
 
 /// Consistent hashing with bounded loads on the prompt's head.
 ///
-/// KubeAI, strategy `PrefixHash` (`balance_chwbl.go` at 08e69e5), defaults: key of the first 100 characters, here the first block of the chain
-/// (longer, so it tells more prompts apart); a prompt under one block has a key of its own. From the key on round the
-/// ring, the first replica with `in-flight + 1 <= 1.25·(total + 1)/n`; if there is none, the first of all.
+/// KubeAI, strategy `PrefixHash` (`balance_chwbl.go` at 08e69e5), defaults. The key is the first 100 characters of the
+/// first *user* message: a system prompt that all requests share doesn't count. Traces have no roles, so it is the
+/// session where there is one, else the first block behind what everybody shares ([`Heads`]); a prompt that ends
+/// before it has a key of its own. From the key on round the ring, the first replica with
+/// `in-flight + 1 <= 1.25·(total + 1)/n`; if there is none, the first of all.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BoundedHash {
     ring: Ring,
     books: Books,
+    heads: Heads,
 }
 
 impl Policy for BoundedHash {
@@ -50,7 +54,7 @@ impl Policy for BoundedHash {
 
     fn place(&mut self, _now: Time, request: &Arriving<'_>, sight: &Sight<'_>) -> usize {
         let up = sight.up;
-        let key = mix(request.chain.first().copied().unwrap_or(request.id.0));
+        let key = mix(request.session.or(self.heads.own(request.chain)).unwrap_or(request.id.0));
         let total: f64 = up.iter().map(|&i| self.books.requests(i)).sum();
         let bound = BOUND * (total + 1.0) / up.len().max(1) as f64;
         let mut home = None;
@@ -121,7 +125,7 @@ mod tests {
     #[test]
     fn one_head_stays_home_until_the_bound_and_then_goes_to_the_next() {
         let mut p = BoundedHash::default();
-        let mut place = |id| p.place(Time(0), &ask(id, &[77], 600), &see(&UP));
+        let mut place = |id| p.place(Time(0), &ask(id, &[77, 78], 1100), &see(&UP));
         let home = place(1);
         // With 1 in flight the bound is 1.25·2/4 = 0.625: nobody meets it, so home it is. With 2: 0.94, the same.
         assert_eq!((place(2), place(3)), (home, home));
