@@ -4,7 +4,7 @@
 //! [`ReplicaId`], one life of one slot; requests end by their own id, exactly once, also when their replica has left
 //! and another lives in its place.
 
-use super::admission::Queue;
+use super::admission::{LaneRules, Lanes, Queue, Tenants};
 use super::cost::{Medians, Weights};
 use super::health::{Probe, Rules, State};
 use super::ids::{Holder, ModelId, ReplicaId, RequestId};
@@ -14,7 +14,7 @@ use super::model::ModelStats;
 use super::replica::{Facts, Replica};
 use super::speed::Shape;
 use super::time::Time;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a fleet is set up with.
 #[derive(Clone, Debug)]
@@ -29,8 +29,12 @@ pub struct Settings {
     pub slow_start: f64,
     /// Tokens a byte of text to start from.
     pub tokens_per_byte: f64,
-    /// Requests that may wait at most.
+    /// Requests that may wait at most, in all lanes and in line. 0: nobody waits, and there are no lanes.
     pub queue: usize,
+    /// When requests wait in lanes, and in which order.
+    pub lanes: LaneRules,
+    /// Seed of what is random: who is shed.
+    pub seed: u64,
     /// Replicas at most.
     pub max_replicas: Holder,
     /// Models at most; traffic of others is priced with the defaults.
@@ -45,7 +49,9 @@ impl Default for Settings {
             rules: Rules::default(),
             slow_start: 30.0,
             tokens_per_byte: 0.25,
-            queue: 1024,
+            queue: 16_384,
+            lanes: LaneRules::default(),
+            seed: 1,
             max_replicas: 1024,
             max_models: 1024,
         }
@@ -101,6 +107,9 @@ pub(super) struct Booked {
     pub(super) clean: bool,
     /// A decode step by the shape when its first token came.
     pub(super) step: f64,
+    /// The account of its tenant, and the tokens charged there.
+    pub(super) account: u64,
+    pub(super) charged: f64,
 }
 
 /// The fleet.
@@ -114,6 +123,10 @@ pub struct Fleet {
     pub(super) fit: Fit,
     pub(super) medians: Medians,
     pub(super) queue: Queue,
+    pub(super) lanes: Lanes,
+    pub(super) tenants: Tenants,
+    /// Shed while they waited, and not told yet.
+    pub(super) shed: BTreeSet<RequestId>,
     scratch: Vec<f64>,
     finishes: u32,
 }
@@ -127,6 +140,9 @@ impl Fleet {
         Fleet {
             fit: Fit::new(settings.prior),
             queue: Queue::new(settings.queue),
+            lanes: Lanes::default(),
+            tenants: Tenants::default(),
+            shed: BTreeSet::new(),
             settings,
             replicas: Vec::new(),
             lives: Vec::new(),
@@ -242,6 +258,7 @@ impl Fleet {
         if let Some(r) = self.get_mut(b.replica) {
             r.succeeded(now);
         }
+        self.tenants.correct(b.account, taken(&b, &outcome) - b.charged);
         self.learn(now, &b, &outcome);
         self.bury(b.replica);
     }
@@ -272,15 +289,22 @@ impl Fleet {
 
     /// The client left: everything that was booked for it is released.
     pub fn cancel(&mut self, now: Time, id: RequestId) {
-        self.queue.leave(id);
+        self.unqueue(id);
         if let Some(b) = self.release(now, id) {
             self.bury(b.replica);
         }
     }
 
-    /// Gives up a place in the line.
+    /// Gives up a place in a lane or in the line.
     pub fn unqueue(&mut self, id: RequestId) {
         self.queue.leave(id);
+        self.shed.remove(&id);
+        self.drop_from_lane(id);
+    }
+
+    /// Turns the lanes on or off; who waits goes on waiting. Returns what was before.
+    pub fn use_lanes(&mut self, on: bool) -> bool {
+        std::mem::replace(&mut self.settings.lanes.on, on)
     }
 
     /// What it was set up with.
@@ -299,9 +323,9 @@ impl Fleet {
         self.booked.len()
     }
 
-    /// Requests waiting.
+    /// Requests waiting, in lanes or in line.
     pub fn waiting(&self) -> usize {
-        self.queue.len()
+        self.queue.len() + self.lanes.len() + self.shed.len()
     }
 
     /// Statistics of a model.
@@ -337,6 +361,7 @@ impl Fleet {
         if flights != self.booked.len() {
             return Err(format!("{} requests booked, {flights} in the ledgers", self.booked.len()));
         }
+        self.check_waiting()?;
         for (id, b) in &self.booked {
             if self.get(b.replica).is_none() {
                 return Err(format!("{id:?} is booked on {:?}, which is gone", b.replica));
@@ -369,6 +394,7 @@ impl Fleet {
 
     fn release(&mut self, now: Time, id: RequestId) -> Option<Booked> {
         let b = self.booked.remove(&id)?;
+        self.tenants.close(b.account);
         if let Some(r) = self.get_mut(b.replica) {
             r.ledger.release(now, id);
         }
@@ -428,6 +454,13 @@ impl Fleet {
             decode: median(ups().map(|r| &r.decode), &mut self.scratch),
         };
     }
+}
+
+/// Tokens that a request took: what it computed of its prompt, and its output.
+fn taken(b: &Booked, outcome: &Outcome) -> f64 {
+    let prompt = outcome.prompt_tokens.map_or(b.prompt, f64::from);
+    let cached = outcome.cached_tokens.map_or(b.cached, f64::from).min(prompt);
+    prompt - cached + f64::from(outcome.output_tokens.unwrap_or(0))
 }
 
 /// Seconds of prefill at which a sample counts half.

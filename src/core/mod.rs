@@ -21,10 +21,13 @@ pub mod replica;
 pub mod request;
 pub mod speed;
 pub mod time;
+pub mod waiting;
 
-pub use decision::{Arrival, Placed, Rejection};
+pub use admission::LaneRules;
+pub use decision::{Arrival, Placed, Rejection, Ticket};
 pub use fleet::{Failure, Fleet, Outcome, Settings};
 pub use ids::{Holder, ModelId, ReplicaId, RequestId};
 pub use place::Seen;
 pub use request::{Length, Request};
 pub use time::Time;
+pub use waiting::Turns;

@@ -1,10 +1,9 @@
 //! Filter, price, choose, reserve: one step, so that two requests never see the same idle replica.
 
 use super::cost::{self, Here, Load, Price};
-use super::decision::{Arrival, Candidate, Decision, Excluded, Placed, Rejection};
+use super::decision::{Arrival, Candidate, Decision, Excluded, Placed, Rejection, Ticket};
 use super::fleet::{Booked, Fleet};
 use super::health::State;
-use super::ids::RequestId;
 use super::ledger::Flight;
 use super::model::ModelStats;
 use super::replica::Replica;
@@ -40,9 +39,12 @@ const EQUAL: f64 = 1e-4;
 type List = SmallVec<[Candidate; 32]>;
 
 impl Fleet {
-    /// A request comes: choose and reserve, or wait, or refuse. A waiting request arrives again when it is its turn.
+    /// A request comes: choose and reserve, or wait where it chose, or refuse. A waiting request arrives again when it is its turn.
     pub fn arrive(&mut self, now: Time, req: &Request, seen: &Seen<'_>) -> Arrival {
-        if self.queue.behind(req.id, req.model) {
+        if let Some(rejection) = self.turned_away(now, req) {
+            return Arrival::Rejected(rejection);
+        }
+        if self.lanes.get(req.id).is_none() && self.queue.behind(req.id, req.model) {
             return self.wait(req);
         }
         let load = self.size(req);
@@ -50,7 +52,11 @@ impl Fleet {
         let Some((at, _)) = self.choose(now, req, seen, &load, &list) else {
             return self.refuse(req, &load, &list);
         };
-        let placed = self.book(now, req, &load, &list[at]);
+        let account = match self.wait_in_lane(now, req, &load, &list[at]) {
+            Ok(arrival) => return arrival,
+            Err(account) => account,
+        };
+        let placed = self.book(now, req, &load, &list[at], account);
         self.queue.leave(req.id);
         Arrival::Placed(placed)
     }
@@ -67,11 +73,6 @@ impl Fleet {
             prompt: load.prompt,
             output: load.output,
         }
-    }
-
-    /// Requests in the line whose turn it is to arrive again. Call it after anything that may have made room.
-    pub fn turns(&self) -> SmallVec<[RequestId; 4]> {
-        self.queue.heads()
     }
 
     /// Tokens of a prompt, and what it will decode.
@@ -110,7 +111,7 @@ impl Fleet {
             let room = seen.room.get(slot).copied().flatten().map(|b| b as f64 * block);
             let excluded = self.excluded(now, r, req, load, share);
             let wanted = all || excluded.is_none_or(Excluded::soft);
-            let price = match (wanted, req.generates) {
+            let mut price = match (wanted, req.generates) {
                 (false, _) => Price::default(),
                 (true, true) => {
                     let here = Here { cached, room };
@@ -118,6 +119,9 @@ impl Fleet {
                 }
                 (true, false) => cost::call_price(now, shape, r),
             };
+            if wanted && self.lanes_on() {
+                self.price_lane(now, req, r, load, &mut price);
+            }
             list.push(Candidate { replica: r.id, blocks, cached, price, excluded });
         }
         list
@@ -144,7 +148,7 @@ impl Fleet {
             Some(Excluded::State(r.health.state()))
         } else if long == Some(Excluded::TooLong) {
             long
-        } else if r.cap(now).is_some_and(|cap| r.ledger.in_flight() >= cap) {
+        } else if r.cap(now).is_some_and(|cap| r.ledger.in_flight() >= cap) && !self.lane_open(r) {
             Some(Excluded::Full)
         } else if long.is_some() {
             // From here on: what may be overlooked. It must not hide what may not.
@@ -195,6 +199,13 @@ impl Fleet {
         let eligible =
             |c: &&Candidate| c.excluded.is_none() || (!hard && c.excluded.is_some_and(Excluded::soft));
         let best = list.iter().filter(eligible).map(|c| c.price.total()).min_by(f64::total_cmp)?;
+        // Who waits stays where it waits, unless another place is clearly cheaper now.
+        if let Some(lane) = self.waits_at(req.id)
+            && let Some(at) = list.iter().position(|c| c.replica == lane && eligible(&c))
+            && list[at].price.total() * self.settings.lanes.stay <= best
+        {
+            return Some((at, 1));
+        }
         if seen.continues
             && let Some(home) = self.home(list.iter().enumerate().filter(|(_, c)| eligible(c)))
             && list[home].price.total() * STAY <= best
@@ -234,7 +245,9 @@ impl Fleet {
             .map(|(at, _)| at)
     }
 
-    fn book(&mut self, now: Time, req: &Request, load: &Load, c: &Candidate) -> Placed {
+    fn book(&mut self, now: Time, req: &Request, load: &Load, c: &Candidate, account: u64) -> Placed {
+        let charged = load.prompt - c.cached + load.output * load.choices;
+        self.tenants.placed(account, charged);
         if let Some(model) = req.model
             && self.models.len() < self.settings.max_models
         {
@@ -287,6 +300,8 @@ impl Fleet {
                 disturbance,
                 clean: clean && req.generates,
                 step: idle_step,
+                account,
+                charged,
             };
             self.booked.insert(req.id, booked);
         }
@@ -306,7 +321,7 @@ impl Fleet {
         if any(|e| matches!(e, Excluded::Full | Excluded::State(State::Starting))) {
             return self.wait(req);
         }
-        self.queue.leave(req.id);
+        self.unqueue(req.id);
         let rejection = if !list.is_empty() && list.iter().all(|c| c.excluded == Some(Excluded::Model)) {
             Rejection::UnknownModel
         } else if any(|e| e == Excluded::TooLong) {
@@ -323,10 +338,16 @@ impl Fleet {
         Arrival::Rejected(rejection)
     }
 
+    /// In the line of those whom nothing can take now.
     fn wait(&mut self, req: &Request) -> Arrival {
+        self.drop_from_lane(req.id);
+        let full = self.queue.len() + self.lanes.len() >= self.settings.queue && !self.queue.has(req.id);
         match self.queue.join(req.id, req.model) {
-            Ok(()) => Arrival::Waiting,
-            Err(_) => Arrival::Rejected(Rejection::QueueFull),
+            Ok(()) if !full => Arrival::Waiting(Ticket { lane: None }),
+            _ => {
+                self.queue.leave(req.id);
+                Arrival::Rejected(Rejection::QueueFull)
+            }
         }
     }
 

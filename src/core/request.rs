@@ -2,6 +2,7 @@
 
 use super::ids::{ModelId, ReplicaId, RequestId};
 use super::prefix::chain::TEXT_BLOCK;
+use super::time::Time;
 use smallvec::SmallVec;
 
 /// How long a prompt is, and in which unit its chain counts.
@@ -44,6 +45,12 @@ pub struct Request {
     pub streams: bool,
     /// The replica that must serve it, if one must (`previous_response_id`).
     pub pinned: Option<ReplicaId>,
+    /// Priority band: the higher, the sooner, strictly. 0 is the usual one.
+    pub priority: i8,
+    /// Whose request it is, for fairness among those who wait: a hash of the tenant's name; 0 for those that name none.
+    pub tenant: u64,
+    /// It isn't wanted any more if it hasn't been placed by then.
+    pub deadline: Option<Time>,
     /// Replicas already tried for this request: not eligible again.
     pub exclude: SmallVec<[ReplicaId; 2]>,
 }
@@ -61,6 +68,9 @@ impl Request {
             generates: true,
             streams: true,
             pinned: None,
+            priority: 0,
+            tenant: 0,
+            deadline: None,
             exclude: SmallVec::new(),
         }
     }

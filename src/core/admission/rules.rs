@@ -1,0 +1,37 @@
+//! When a request waits in a replica's lane, and in which order.
+
+/// Rules of the lanes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LaneRules {
+    /// Off: requests are placed at once and queue inside the engines; only those that nothing can take wait.
+    pub on: bool,
+    /// Seconds of prefill that may be pending on a replica when another request is sent there. Enough to keep the engine
+    /// busy over a round trip and a scheduling step; everything above is order given away, since engines serve first
+    /// come, first served.
+    pub pending: f64,
+    /// α: seconds of own prefill that a second of waiting makes up for. Short prompts go first; a prompt whose prefill is
+    /// `s` seconds longer is overtaken by those that come up to `s/α` seconds after it.
+    pub aging: f64,
+    /// A waiting request moves to another replica only for a price under this share of what its own place costs now.
+    pub stay: f64,
+    /// Seconds after which a request that waits is priced again, turn or not: a replica may have become free.
+    pub again: f64,
+    /// Requests in one lane at most.
+    pub per_lane: usize,
+    /// Requests shed begin at this share of a bound (of the lane or of all); at the bound itself all new ones are.
+    pub shed_from: f64,
+}
+
+impl LaneRules {
+    /// No lanes.
+    pub const OFF: LaneRules = LaneRules { on: false, ..LaneRules::ON };
+    /// The values that did best on conversation traces past the knee; see docs/routing.md.
+    pub const ON: LaneRules =
+        LaneRules { on: true, pending: 0.5, aging: 0.1, stay: 0.8, again: 0.5, per_lane: 1024, shed_from: 0.5 };
+}
+
+impl Default for LaneRules {
+    fn default() -> Self {
+        LaneRules::ON
+    }
+}
