@@ -11,6 +11,7 @@
 //! - `keys`: unknown keys; `vars`: `${VAR}`; `validate`: what types can't say
 
 mod keys;
+mod lanes;
 mod load;
 mod schema;
 mod secret;
@@ -20,6 +21,7 @@ mod units;
 mod validate;
 mod vars;
 
+pub use lanes::Lanes;
 pub use load::{ConfigError, Overrides, load, parse, parse_replicas, schema_json};
 pub use schema::{Config, EngineKind, ReplicaDefaults, ReplicaSpec};
 pub use secret::Secret;

@@ -1,5 +1,6 @@
 //! The root of the configuration, and the replicas.
 
+use super::lanes::Lanes;
 use super::secret::Secret;
 use super::sections::{Drain, Health, Index, Limits, Log, Poll, Price, Queue, Retry, Timeouts};
 use super::speed::Speed;
@@ -39,6 +40,8 @@ pub struct Config {
     pub index: Index,
     /// Requests that wait for room.
     pub queue: Queue,
+    /// In which order they wait, and where.
+    pub lanes: Lanes,
     /// What clients may send, and how slowly.
     pub limits: Limits,
     /// How long to wait for a replica.
@@ -72,6 +75,7 @@ impl Default for Config {
             price: Price::default(),
             index: Index::default(),
             queue: Queue::default(),
+            lanes: Lanes::default(),
             limits: Limits::default(),
             timeouts: Timeouts::default(),
             retry: Retry::default(),

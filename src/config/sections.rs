@@ -48,15 +48,16 @@ impl Default for Index {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Queue {
-    /// Most requests waiting at once; further ones are answered with 503 and Retry-After. 0: nobody waits.
+    /// Most requests waiting at once, in all lanes and in line; further ones are answered with 503 and Retry-After. From half
+    /// of it on some are refused already, more and more, the lowest priority first. 0: nobody waits.
     pub max: u32,
-    /// Longest wait; then 503.
+    /// Longest wait; then 504.
     pub timeout: Seconds,
 }
 
 impl Default for Queue {
     fn default() -> Self {
-        Queue { max: 1024, timeout: Seconds::from_secs(30) }
+        Queue { max: 16_384, timeout: Seconds::from_secs(60) }
     }
 }
 

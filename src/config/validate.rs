@@ -103,6 +103,9 @@ impl Config {
         self.check_speed(&mut c);
         self.check_index(&mut c);
         self.check_limits(&mut c);
+        c.between("lanes.pending", Some(self.lanes.pending.secs()), 0.0, 60.0);
+        c.between("lanes.aging", Some(self.lanes.aging), 0.0, 100.0);
+        c.at_least("lanes.per_replica", Some(self.lanes.per_replica), 1);
         self.check_time(&mut c);
         if let Err(e) = log_level(&self.log.level) {
             c.error("log.level", e);

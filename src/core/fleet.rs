@@ -328,6 +328,11 @@ impl Fleet {
         self.queue.len() + self.lanes.len() + self.shed.len()
     }
 
+    /// Requests waiting in the lane of a replica.
+    pub fn in_lane(&self, id: ReplicaId) -> usize {
+        self.lanes.lane(id.slot).len()
+    }
+
     /// Statistics of a model.
     pub fn model(&self, model: ModelId) -> Option<&ModelStats> {
         self.models.get(&model)

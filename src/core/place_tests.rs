@@ -1,9 +1,10 @@
 //! Placement: what users of other routers suffered from, each as a test.
 
 use super::*;
+use crate::core::admission::LaneRules;
 use crate::core::fleet::{Failure, Outcome, Settings};
 use crate::core::health::Probe;
-use crate::core::ids::{ModelId, ReplicaId};
+use crate::core::ids::{ModelId, ReplicaId, RequestId};
 use crate::core::ledger::Polled;
 use crate::core::replica::Facts;
 use crate::core::speed::Shape;
@@ -11,7 +12,8 @@ use crate::core::speed::Shape;
 const MODEL: ModelId = ModelId(1);
 
 fn fleet(n: u16, settings: Settings) -> (Fleet, Vec<ReplicaId>) {
-    let mut f = Fleet::new(settings);
+    // Where requests go is the matter here; how they wait is that of `waiting_tests.rs`.
+    let mut f = Fleet::new(Settings { lanes: LaneRules::OFF, ..settings });
     let ids: Vec<_> = (0..n).map(|i| join(&mut f, Time(0), u64::from(i) + 1, Facts::default())).collect();
     (f, ids)
 }
@@ -223,7 +225,7 @@ fn ties_are_uniform_over_ten_thousand_prompts() {
 #[test]
 fn independent_routers_agree_on_the_order_of_equals() {
     let pick = |order: [u64; 4]| {
-        let mut f = Fleet::new(Settings::default());
+        let mut f = Fleet::new(Settings { lanes: LaneRules::OFF, ..Settings::default() });
         let keys: Vec<_> = order.iter().map(|&k| (k, join(&mut f, Time(0), k, Facts::default()))).collect();
         (0..50u64)
             .map(|i| {
@@ -336,10 +338,10 @@ fn a_new_replica_grows_into_its_share() {
 
 #[test]
 fn loading_replicas_make_requests_wait_dead_ones_dont() {
-    let mut f = Fleet::new(Settings::default());
+    let mut f = Fleet::new(Settings { lanes: LaneRules::OFF, ..Settings::default() });
     let id = f.join(Facts { key: 1, ..Facts::default() }).unwrap();
-    assert_eq!(f.arrive(Time(1), &cold(1, 10), &Seen::default()), Arrival::Waiting);
-    assert_eq!(f.turns().as_slice(), [RequestId(1)]);
+    assert_eq!(f.arrive(Time(1), &cold(1, 10), &Seen::default()), Arrival::Waiting(Ticket { lane: None }));
+    assert_eq!(f.turns(Time(2)).go.as_slice(), [RequestId(1)]);
     f.probe(Time(2), id, Probe::Ok);
     assert!(matches!(f.arrive(Time(2), &cold(1, 10), &Seen::default()), Arrival::Placed(_)));
     assert_eq!(f.waiting(), 0);
@@ -352,21 +354,28 @@ fn loading_replicas_make_requests_wait_dead_ones_dont() {
 
 #[test]
 fn a_full_fleet_makes_a_line_and_the_line_is_bounded() {
-    let mut f = Fleet::new(Settings { queue: 5, ..Settings::default() });
+    let mut f = Fleet::new(Settings { queue: 5, lanes: LaneRules::OFF, ..Settings::default() });
     join(&mut f, Time(0), 1, Facts { max_in_flight: Some(2), ..Facts::default() });
     for i in 0..2 {
         place(&mut f, Time(1), &cold(i, 10), &[]);
     }
     for i in 2..7 {
-        assert_eq!(f.arrive(Time(1), &cold(i, 10), &Seen::default()), Arrival::Waiting);
+        assert_eq!(
+            f.arrive(Time(1), &cold(i, 10), &Seen::default()),
+            Arrival::Waiting(Ticket { lane: None })
+        );
     }
     let full = f.arrive(Time(1), &cold(7, 10), &Seen::default());
     assert_eq!(full, Arrival::Rejected(Rejection::QueueFull));
     done(&mut f, Time(2), 0);
-    assert_eq!(f.arrive(Time(2), &cold(3, 10), &Seen::default()), Arrival::Waiting, "2 is first");
+    assert_eq!(
+        f.arrive(Time(2), &cold(3, 10), &Seen::default()),
+        Arrival::Waiting(Ticket { lane: None }),
+        "2 is first"
+    );
     assert!(matches!(f.arrive(Time(2), &cold(2, 10), &Seen::default()), Arrival::Placed(_)));
     f.cancel(Time(3), RequestId(3));
-    assert_eq!(f.turns().as_slice(), [RequestId(4)]);
+    assert_eq!(f.turns(Time(2)).go.as_slice(), [RequestId(4)]);
 }
 
 #[test]

@@ -25,6 +25,8 @@ pub struct Turns {
 
 /// Seconds after which a request that was looked at and couldn't go is looked at again.
 const AGAIN: f64 = 0.05;
+/// With so many in all lanes each is priced again half as often: the work of it stays bounded.
+const CROWD: f64 = 64.0;
 /// Seconds between two looks at most and at least while anybody waits in a lane.
 const LOOK: (f64, f64) = (0.01, 1.0);
 
@@ -66,9 +68,29 @@ impl Fleet {
         } else if self.starts_soon(now, r, head.fresh) {
             turns.go.push(head.id);
         } else {
-            let over = r.ledger.wait(now) - self.settings.lanes.pending;
-            look(now.plus(if over > 0.0 { over.clamp(LOOK.0, LOOK.1) } else { LOOK.1 }));
+            look(self.soon(now, r));
         }
+    }
+
+    /// When `id`, which waits in a lane, should arrive again if nothing happens before; `None`: it isn't in one.
+    pub fn looks_at(&self, now: Time, id: RequestId) -> Option<Time> {
+        if self.shed.contains(&id) {
+            return Some(now);
+        }
+        let e = self.lanes.get(id)?;
+        let Some(r) = self.get(e.replica).filter(|r| takes_new(r)) else { return Some(now) };
+        let mut at = e.deadline.map_or(e.again, |d| d.min(e.again));
+        if self.lanes.head(e.replica.slot, &self.tenants).is_some_and(|head| head.id == id) {
+            let soon = if self.starts_soon(now, r, e.fresh) { now } else { self.soon(now, r) };
+            at = at.min(soon.max(e.after));
+        }
+        Some(at)
+    }
+
+    /// When `r`, which is busy, may be able to start another.
+    fn soon(&self, now: Time, r: &Replica) -> Time {
+        let over = r.ledger.wait(now) - self.settings.lanes.pending;
+        now.plus(if over > 0.0 { over.clamp(LOOK.0, LOOK.1) } else { LOOK.1 })
     }
 
     /// Are there lanes at all?
@@ -105,7 +127,8 @@ impl Fleet {
         let rank = Rank::new(&self.settings.lanes, req.priority, 0, price.prefill, since);
         let (ahead, behind) = self.lanes.around(slot, req.id, &rank);
         price.wait += ahead;
-        price.harm += self.settings.weights.harm * price.prefill * f64::from(behind);
+        // All of it: unlike those that decode already, they stand still meanwhile.
+        price.harm += price.prefill * f64::from(behind);
         let n = r.ledger.in_flight();
         if r.cap(now).is_some_and(|cap| n >= cap) {
             let step = self.fit.shape().decode_step(r.ledger.sequences(now), r.ledger.context(now));
@@ -171,7 +194,7 @@ impl Fleet {
             prefill: c.price.prefill,
             fresh,
             after: if stays && soon { now.plus(AGAIN) } else { now },
-            again: now.plus(self.settings.lanes.again),
+            again: now.plus(self.settings.lanes.again * (1.0 + self.lanes.len() as f64 / CROWD)),
         });
         Ok(Arrival::Waiting(Ticket { lane: Some(c.replica) }))
     }
@@ -210,10 +233,16 @@ impl Fleet {
         let opened = self.tenants.opened();
         let known = self.lanes.len() + self.booked.len();
         if opened != known {
-            return Err(format!("{opened} requests on the tenants' accounts, {known} wait in lanes or are in flight"));
+            return Err(format!(
+                "{opened} requests on the tenants' accounts, {known} wait in lanes or are in flight"
+            ));
         }
         if self.queue.len() + self.lanes.len() > self.settings.queue {
-            return Err(format!("{} wait, more than {}", self.queue.len() + self.lanes.len(), self.settings.queue));
+            return Err(format!(
+                "{} wait, more than {}",
+                self.queue.len() + self.lanes.len(),
+                self.settings.queue
+            ));
         }
         for e in self.lanes.busy().flatten() {
             if self.booked.contains_key(&e.id) || self.shed.contains(&e.id) {
@@ -242,3 +271,7 @@ fn fits(now: Time, r: &Replica, fresh: f64) -> bool {
         _ => true,
     }
 }
+
+#[cfg(test)]
+#[path = "waiting_tests.rs"]
+mod tests;

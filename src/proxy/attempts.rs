@@ -9,9 +9,10 @@ use super::headers;
 use super::record::Record;
 use super::reply::Reply;
 use crate::core::Failure;
-use crate::openai::Problem;
+use crate::openai::{Kind, Problem};
 use crate::router::{Ask, Refusal, Reservation};
 use http::StatusCode;
+use std::time::{Duration, Instant};
 
 /// Seconds after which to come again when replicas can't be reached: about what it takes to notice that they can.
 const RETRY_AFTER: u32 = 2;
@@ -43,12 +44,19 @@ pub(super) async fn run(
     // The best there is to say when nobody else can be asked.
     let mut last: Option<Result<Reply, Problem>> = None;
     loop {
+        let asked = Instant::now();
         let reservation = match shared.router.place(ask).await {
             Ok(reservation) => reservation,
-            Err(refusal) => match last {
-                Some(last) => return last.map(|reply| (reply, None)),
-                None => return Err(refused(refusal, ask)),
-            },
+            Err(refusal) => {
+                record.waited_in_vain(asked.elapsed());
+                if let Some(reason) = refusal.shed_reason() {
+                    shared.metrics.shed(reason);
+                }
+                match last {
+                    Some(last) => return last.map(|reply| (reply, None)),
+                    None => return Err(refused(refusal, ask, shared.settings.patience)),
+                }
+            }
         };
         record.placed(&reservation);
         let Some(endpoint) = reservation.endpoint().cloned() else { continue };
@@ -124,7 +132,7 @@ fn problem(failed: &Failed, first_byte: u64) -> Problem {
     }
 }
 
-fn refused(refusal: Refusal, ask: &Ask) -> Problem {
+fn refused(refusal: Refusal, ask: &Ask, patience: Duration) -> Problem {
     match refusal {
         Refusal::UnknownModel { known } => {
             Problem::model_not_found(ask.model.as_deref().unwrap_or_default(), known.iter())
@@ -132,7 +140,14 @@ fn refused(refusal: Refusal, ask: &Ask) -> Problem {
         Refusal::TooLong { prompt, max } => Problem::context_too_long(prompt.into(), max.into()),
         Refusal::NoReplica { retry_after }
         | Refusal::QueueFull { retry_after }
-        | Refusal::Deadline { retry_after } => Problem::no_capacity(retry_after),
+        | Refusal::Shed { retry_after } => Problem::no_capacity(retry_after),
+        Refusal::Deadline { retry_after } => {
+            let seconds = patience.as_secs_f64();
+            let message = format!(
+                "No replica could start the request within {seconds} s. Try again later, or with a shorter prompt."
+            );
+            Problem::new(Kind::Deadline, message).after(retry_after)
+        }
         Refusal::PinnedGone => Problem::bad_request(
             "The replica that stored `previous_response_id` has left. Send the conversation's messages instead.",
         ),

@@ -48,6 +48,7 @@ async fn run(
     let prompt =
         worker.prompts.borrow_mut().read(shape, &whole.bytes).map_err(|bad| Problem::bad_json(&bad))?;
     let mut ask = prompt.ask;
+    record.steer(&head.headers, &mut ask);
     // Only names that exist may become labels.
     record.model = ask.model.clone().filter(|name| worker.shared.router.knows_model(name));
     record.streamed = prompt.stream;

@@ -32,6 +32,7 @@ mod request_id;
 mod respond;
 mod server;
 mod settings;
+mod steer;
 mod target;
 mod upstream;
 mod watch;

@@ -6,14 +6,15 @@
 use super::headers::EXPLAIN;
 use super::io::InFlight;
 use super::request_id;
+use super::steer;
 use super::watch::Watch;
 use super::worker::Worker;
 use crate::observe::{AccessLine, Blocks, Metrics, ModelMetrics, ReplicaMetrics, now_unix};
 use crate::openai::{ErrorShape, Kind, Problem, Source, Usage};
-use crate::router::Reservation;
+use crate::router::{Ask, Reservation};
 use bytes::Bytes;
 use hyper::Request;
-use hyper::header::HeaderValue;
+use hyper::header::{HeaderMap, HeaderValue};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -132,6 +133,12 @@ impl Record {
         }
     }
 
+    /// Enters into `ask` what the headers say of priority and tenant.
+    pub(super) fn steer(&self, headers: &HeaderMap, ask: &mut Ask) {
+        let shared = &self.worker.shared;
+        steer::steer(headers, shared.settings.trust_headers, shared.router.chain_seed(), ask);
+    }
+
     /// The request was placed (again).
     pub(super) fn placed(&mut self, reservation: &Reservation) {
         self.attempts += 1;
@@ -140,6 +147,12 @@ impl Record {
         self.decided += reservation.decision_time();
         self.prompt_tokens = reservation.prompt_tokens();
         self.predicted_cached = reservation.predicted_cached();
+    }
+
+    /// It waited in the router and wasn't placed.
+    pub(super) fn waited_in_vain(&mut self, waited: Duration) {
+        self.waited += waited;
+        self.worker.shared.metrics.queue.observe(waited.as_secs_f64());
     }
 
     /// So many tokens had been seen at `now`. True for the first time that there were any.

@@ -32,8 +32,10 @@ pub struct Settings {
     pub body_timeout: Duration,
     /// Bodies in memory at once, in bytes.
     pub bodies: usize,
-    /// Time a large body waits for memory.
+    /// Time that a large body waits for memory, and a request for its turn.
     pub patience: Duration,
+    /// Are priority and tenant taken from the headers?
+    pub trust_headers: bool,
     /// Idle time of a client's connection.
     pub client_idle: Duration,
     /// Time to connect to a replica.
@@ -74,6 +76,7 @@ impl Settings {
             body_timeout: config.limits.body_timeout.get(),
             bodies: BODIES,
             patience: config.queue.timeout.get(),
+            trust_headers: config.lanes.trust_headers,
             client_idle: CLIENT_IDLE,
             connect: config.timeouts.connect.get(),
             first_byte: config.timeouts.first_byte.map(|s| s.get()),

@@ -91,6 +91,8 @@ pub struct ReplicaView {
     pub max_model_len: Option<u32>,
     /// Requests in flight through this router.
     pub in_flight: u32,
+    /// Requests that wait for it in its lane.
+    pub in_lane: u32,
     /// Requests in flight at most, set or learned.
     pub cap: Option<u32>,
     /// Running and waiting in the engine, by its own page, if that is fresh.
@@ -289,6 +291,7 @@ impl Router {
                 models: known.member.spec.models.clone().or_else(|| known.models.as_ref().map(names)),
                 max_model_len: r.facts.max_model_len,
                 in_flight: r.ledger.in_flight(),
+                in_lane: u32::try_from(fleet.in_lane(known.id)).unwrap_or(u32::MAX),
                 cap: r.cap(now),
                 running: polled.running,
                 waiting: polled.waiting,

@@ -24,7 +24,7 @@ use crate::config::Config;
 use crate::core::cost::Weights;
 use crate::core::health::Rules;
 use crate::core::prefix::{IndexConfig, IndexStats, Matches, PrefixIndex};
-use crate::core::{Arrival, Fleet, Placed, ReplicaId, Request, RequestId, Seen, Settings, Time};
+use crate::core::{Arrival, Fleet, LaneRules, Placed, ReplicaId, Request, RequestId, Seen, Settings, Time};
 use arc_swap::ArcSwap;
 use endpoint::Slots;
 use names::Names;
@@ -87,6 +87,14 @@ impl Router {
             slow_start: config.health.slow_start.secs(),
             tokens_per_byte: config.index.tokens_per_byte,
             queue: config.queue.max as usize,
+            lanes: LaneRules {
+                on: config.lanes.enabled,
+                pending: config.lanes.pending.secs(),
+                aging: config.lanes.aging,
+                per_lane: config.lanes.per_replica as usize,
+                ..LaneRules::default()
+            },
+            seed: seed.rotate_left(32),
             max_replicas: MAX_REPLICAS,
             ..Settings::default()
         };
@@ -127,15 +135,15 @@ impl Router {
         self.block_bytes as usize
     }
 
-    /// Chooses a replica and reserves it. Waits, bounded by the configuration, when none can take the request now.
-    /// Dropping the future gives the place in the line up.
+    /// Chooses a replica and reserves it. Waits, bounded by the configuration, when that replica can't start the request soon.
+    /// Dropping the future gives its place up.
     ///
     /// # Errors
     /// A [`Refusal`] that says why, and when trying again makes sense.
     pub async fn place(self: &Arc<Self>, ask: &Ask) -> Result<Reservation, Refusal> {
         let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
-        let request = self.request(id, ask);
         let begun = Instant::now();
+        let request = self.request(id, ask);
         if let Some(done) = self.attempt(&request, ask, begun) {
             return done;
         }
@@ -146,7 +154,9 @@ impl Router {
             if let Some(done) = self.attempt(&request, ask, begun) {
                 return done;
             }
-            if tokio::time::timeout_at(deadline, seat.turn()).await.is_err() {
+            let until = seat.look().map_or(deadline, |look| deadline.min(look));
+            let rang = tokio::time::timeout_at(until, seat.turn()).await.is_ok();
+            if !rang && until == deadline {
                 return Err(Refusal::Deadline { retry_after: self.retry_after() });
             }
         }
@@ -172,7 +182,7 @@ impl Router {
             (arrival, fleet.waiting() > 0)
         });
         let placed = match arrival {
-            Arrival::Waiting => return None,
+            Arrival::Waiting(_) => return None,
             Arrival::Rejected(r) => return Some(Err(Refusal::from_core(r, self))),
             Arrival::Placed(p) => p,
         };
@@ -222,13 +232,13 @@ impl Router {
         let model = ask.model.as_ref().map(|name| self.names.read().get(name).unwrap_or(names::UNLISTED));
         // A response that nobody here remembers isn't pinned: the replica says whether it has it.
         let pinned = ask.previous_response.as_ref().and_then(|prev| self.responses.lock().get(prev));
-        ask.to_core(id, model, pinned, self.block_bytes)
+        ask.to_core(id, model, pinned, self.block_bytes, self.now() + self.queue_timeout)
     }
 
     /// Wakes those whose turn it may be.
     fn wake(&self) {
-        let heads = self.fleet.lock().turns();
-        for id in heads {
+        let turns = self.fleet.lock().turns(self.now());
+        for id in turns.go {
             self.waiters.wake(id);
         }
     }

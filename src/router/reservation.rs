@@ -81,7 +81,16 @@ impl Reservation {
     pub fn first_token(&mut self) {
         if !self.begun {
             self.begun = true;
-            self.router.fleet.lock().first_token(self.router.now(), self.id);
+            let now = self.router.now();
+            let more = {
+                let mut fleet = self.router.fleet.lock();
+                fleet.first_token(now, self.id);
+                fleet.waiting() > 0
+            };
+            // Its prefill is worked off: somebody's turn may have come.
+            if more {
+                self.router.wake();
+            }
         }
     }
 

@@ -14,6 +14,7 @@ mod double;
 mod drain;
 mod failures;
 mod headers;
+mod lanes;
 mod limits;
 mod prefixes;
 mod protocols;

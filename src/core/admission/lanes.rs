@@ -116,7 +116,13 @@ impl Lanes {
     }
 
     /// Would anybody in the lane of `slot` go before `rank`? `id` itself doesn't count.
-    pub(in crate::core) fn behind(&self, slot: Holder, id: RequestId, rank: &Rank, tenants: &Tenants) -> bool {
+    pub(in crate::core) fn behind(
+        &self,
+        slot: Holder,
+        id: RequestId,
+        rank: &Rank,
+        tenants: &Tenants,
+    ) -> bool {
         self.lane(slot).iter().any(|e| e.id != id && e.rank.order(rank, tenants) == Ordering::Less)
     }
 
@@ -138,15 +144,6 @@ impl Lanes {
             a.rank.band.cmp(&b.rank.band).then(b.rank.key.total_cmp(&a.rank.key)).then(a.id.cmp(&b.id))
         };
         all.min_by(last).map(|e| e.id)
-    }
-
-    /// `id` was looked at and could not go: not again before `at`.
-    pub(in crate::core) fn not_before(&mut self, id: RequestId, at: Time) {
-        let Some(slot) = self.slots.get(&id) else { return };
-        let lane = self.lanes.get_mut(usize::from(*slot));
-        if let Some(e) = lane.and_then(|l| l.iter_mut().find(|e| e.id == id)) {
-            e.after = at;
-        }
     }
 
     /// Recounts.

@@ -26,8 +26,15 @@ impl LaneRules {
     /// No lanes.
     pub const OFF: LaneRules = LaneRules { on: false, ..LaneRules::ON };
     /// The values that did best on conversation traces past the knee; see docs/routing.md.
-    pub const ON: LaneRules =
-        LaneRules { on: true, pending: 0.5, aging: 0.1, stay: 0.8, again: 0.5, per_lane: 1024, shed_from: 0.5 };
+    pub const ON: LaneRules = LaneRules {
+        on: true,
+        pending: 0.1,
+        aging: 0.1,
+        stay: 1.0,
+        again: 0.05,
+        per_lane: 1024,
+        shed_from: 0.5,
+    };
 }
 
 impl Default for LaneRules {

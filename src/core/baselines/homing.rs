@@ -343,9 +343,12 @@ impl Policy for Homing {
 mod tests {
     use super::super::hand::{ask, context, page, see};
     use super::*;
+    use crate::core::LaneRules;
 
     fn homing(replicas: usize, knowledge: Knowledge) -> Homing {
-        Homing::new("homing", replicas, Options::new(&context(replicas), knowledge))
+        let mut options = Options::new(&context(replicas), knowledge);
+        options.settings.lanes = LaneRules::OFF;
+        Homing::new("homing", replicas, options)
     }
 
     fn at(s: f64) -> Time {
@@ -421,6 +424,26 @@ mod tests {
         assert_eq!(h.lifted(), 4);
         h.check().unwrap();
         assert_eq!((h.fleet.in_flight(), h.fleet.waiting()), (20, 0));
+    }
+
+    #[test]
+    fn with_lanes_requests_wait_until_it_is_their_turn() {
+        let mut h = Homing::new("homing", 1, Options::new(&context(1), Knowledge::Estimate));
+        let chains = [[1u64], [2]];
+        let long = ask(1, &chains[0], 20_000);
+        let short = ask(2, &chains[1], 600);
+        assert_eq!(h.offer(at(0.0), &long, &see(&[0])), Placement::At(0));
+        assert_eq!(h.offer(at(0.0), &short, &see(&[0])), Placement::Waits);
+        assert!(h.turns(at(0.01)).go.is_empty() && h.turns(at(0.01)).look.is_some());
+        h.first_token(at(0.3), RequestId(1));
+        assert_eq!(h.turns(at(0.3)).go.as_slice(), [RequestId(2)]);
+        assert_eq!(h.offer(at(0.3), &short, &see(&[0])), Placement::At(0));
+        h.check().unwrap();
+        // One that has to be placed at once is.
+        assert_eq!(h.place(at(0.3), &ask(3, &[3], 20_000), &see(&[0])), 0);
+        assert_eq!(h.place(at(0.3), &ask(4, &[4], 20_000), &see(&[0])), 0);
+        assert_eq!((h.lifted(), h.fleet.waiting(), h.fleet.in_flight()), (1, 0, 4));
+        h.check().unwrap();
     }
 
     #[test]

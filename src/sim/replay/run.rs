@@ -270,10 +270,8 @@ impl<'a> Replay<'a> {
                 self.place(now, ask, origin, now);
             }
             Due::Turns(router) => {
-                // A look that an earlier one has replaced must not start a second series.
-                if self.looks[router] == Some(now) {
-                    self.looks[router] = None;
-                }
+                // One that an earlier look has replaced must not begin a second series.
+                self.looks[router].take_if(|at| *at == now);
             }
             Due::Poll(router) => {
                 self.look(now, router);
