@@ -436,3 +436,55 @@ fn the_same_seed_is_the_same_run() {
     }
     assert_ne!(run(1, 500), run(2, 500));
 }
+
+/// Two tenants share a replica, one with ten times as many requests waiting: what they are served differs by no more than
+/// a few requests' tokens, whatever the sizes.
+#[test]
+fn two_tenants_are_served_evenly_whatever_they_send() {
+    const LARGEST: u32 = 8000 + 400;
+    for seed in 0..32 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut fleet = Fleet::new(Settings::default());
+        let id = fleet.join(Facts::default()).expect("far from full");
+        fleet.probe(Time(0), id, Probe::Ok);
+        let mut waiting: Vec<Request> = Vec::new();
+        let mut running: Vec<Request> = Vec::new();
+        let (mut served, mut next, mut now) = ([0u64; 2], 1, Time(0));
+        for _ in 0..400 {
+            for (tenant, enough) in [(1, 20), (2, 2)] {
+                while waiting.iter().filter(|r| r.tenant == tenant).count() < enough {
+                    let tokens = rng.u32(100..8000);
+                    let length = Length::Tokens { tokens, block: 64 };
+                    let request = Request { tenant, length, ..Request::text(next, ModelId(1), 0) };
+                    next += 1;
+                    match fleet.arrive(now, &request, &Seen::default()) {
+                        Arrival::Placed(_) => running.push(request),
+                        _ => waiting.push(request),
+                    }
+                }
+            }
+            now = now.plus(0.5);
+            for r in running.drain(..) {
+                let Length::Tokens { tokens, .. } = r.length else { continue };
+                let output = rng.u32(1..400);
+                served[r.tenant as usize - 1] += u64::from(tokens + output);
+                let outcome = Outcome {
+                    prompt_tokens: Some(tokens),
+                    cached_tokens: Some(0),
+                    output_tokens: Some(output),
+                };
+                fleet.finish(now, r.id, outcome);
+            }
+            for go in fleet.turns(now).go {
+                let at = waiting.iter().position(|r| r.id == go).expect("one that waits");
+                if let Arrival::Placed(_) = fleet.arrive(now, &waiting[at], &Seen::default()) {
+                    running.push(waiting.remove(at));
+                }
+            }
+            fleet.check_invariants().expect("sound books");
+            let apart = served[0].abs_diff(served[1]);
+            assert!(apart <= 3 * u64::from(LARGEST), "seed {seed}: {served:?}");
+        }
+        assert!(served[0] > 100 * u64::from(LARGEST) / 2, "seed {seed}: {served:?}");
+    }
+}

@@ -148,7 +148,7 @@ impl Fleet {
             Some(Excluded::State(r.health.state()))
         } else if long == Some(Excluded::TooLong) {
             long
-        } else if r.cap(now).is_some_and(|cap| r.ledger.in_flight() >= cap) && !self.lane_open(r) {
+        } else if self.shut(now, r, req.id) {
             Some(Excluded::Full)
         } else if long.is_some() {
             // From here on: what may be overlooked. It must not hide what may not.

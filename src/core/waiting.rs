@@ -98,9 +98,13 @@ impl Fleet {
         self.settings.lanes.on && self.settings.queue > 0
     }
 
-    /// Is there a place in the lane of that replica?
-    pub(super) fn lane_open(&self, r: &Replica) -> bool {
-        self.lanes_on() && self.lanes.lane(r.id.slot).len() < self.settings.lanes.per_lane
+    /// Is there no place for `id` on `r`, not even to wait: at its cap, or with lanes, its lane is full?
+    pub(super) fn shut(&self, now: Time, r: &Replica, id: RequestId) -> bool {
+        if self.lanes_on() {
+            let full = self.lanes.lane(r.id.slot).len() >= self.settings.lanes.per_lane;
+            return full && self.waits_at(id) != Some(r.id);
+        }
+        r.cap(now).is_some_and(|cap| r.ledger.in_flight() >= cap)
     }
 
     /// Could `r` start a request soon that pins `fresh` more tokens?
@@ -175,7 +179,9 @@ impl Fleet {
             self.lanes.leave(req.id);
             return Err(account);
         }
+        // Who waits already, in a lane or in line, has been let in.
         if mine.is_none()
+            && !self.queue.has(req.id)
             && let Err(rejection) = self.make_room(req, c.replica)
         {
             self.tenants.close(account);

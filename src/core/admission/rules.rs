@@ -6,13 +6,14 @@ pub struct LaneRules {
     /// Off: requests are placed at once and queue inside the engines; only those that nothing can take wait.
     pub on: bool,
     /// Seconds of prefill that may be pending on a replica when another request is sent there. Enough to keep the engine
-    /// busy over a round trip and a scheduling step; everything above is order given away, since engines serve first
-    /// come, first served.
+    /// busy over a round trip and a scheduling step, and to let small prompts share a step; everything above is order and
+    /// choice given away, since engines serve first come, first served.
     pub pending: f64,
     /// α: seconds of own prefill that a second of waiting makes up for. Short prompts go first; a prompt whose prefill is
     /// `s` seconds longer is overtaken by those that come up to `s/α` seconds after it.
     pub aging: f64,
-    /// A waiting request moves to another replica only for a price under this share of what its own place costs now.
+    /// A waiting request moves to another replica only for a price under this share of what its own place costs now. At 1 it
+    /// follows the price: nothing has been sent yet, so that moving costs nothing but what the price says.
     pub stay: f64,
     /// Seconds after which a request that waits is priced again, turn or not: a replica may have become free.
     pub again: f64,
@@ -25,7 +26,7 @@ pub struct LaneRules {
 impl LaneRules {
     /// No lanes.
     pub const OFF: LaneRules = LaneRules { on: false, ..LaneRules::ON };
-    /// The values that did best on conversation traces past the knee; see docs/routing.md.
+    /// What did best on conversations past the knee, and harm nowhere; docs/how-it-decides.md has the figures.
     pub const ON: LaneRules = LaneRules {
         on: true,
         pending: 0.1,
