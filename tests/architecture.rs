@@ -13,11 +13,12 @@ const MAY: &[(&str, &[&str])] = &[
     ("engine", &["core"]),
     ("config", &["core"]),
     ("observe", &["core", "config"]),
+    ("door", &[]),
     ("router", &["core", "observe", "config"]),
     ("discovery", &["router", "engine", "config", "observe"]),
     ("watch", &["router", "engine", "config", "observe", "core"]),
-    ("proxy", &["router", "openai", "config", "observe", "core"]),
-    ("control", &["router", "openai", "config", "observe", "core"]),
+    ("proxy", &["router", "openai", "config", "observe", "core", "door"]),
+    ("control", &["router", "openai", "config", "observe", "core", "door"]),
     ("sim", &["core", "openai", "engine"]),
 ];
 
