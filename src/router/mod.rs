@@ -35,7 +35,9 @@ use responses::Responses;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+// Virtual in simulations that pause time; otherwise the system's monotonic clock.
+use tokio::time::Instant;
 use waiters::Waiters;
 
 /// The router: one for all workers of a process.
@@ -163,8 +165,7 @@ impl Router {
             return done;
         }
         let seat = self.waiters.sit(self, id);
-        let deadline =
-            tokio::time::Instant::now() + Duration::from_nanos(self.queue_timeout.load(Ordering::Relaxed));
+        let deadline = Instant::now() + Duration::from_nanos(self.queue_timeout.load(Ordering::Relaxed));
         loop {
             // Once more after sitting down: room may have come between the refusal and the seat.
             if let Some(done) = self.attempt(&request, ask, begun) {

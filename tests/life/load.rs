@@ -29,7 +29,8 @@ impl Client {
             }
         };
         let length = body.len();
-        let request = format!("{method} {path} HTTP/1.1\r\nhost: r\r\ncontent-length: {length}\r\n\r\n{body}");
+        let request =
+            format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n{body}");
         socket.get_mut().write_all(request.as_bytes()).map_err(|e| format!("cut while sending: {e}"))?;
         let cut = |what: &str, e: std::io::Error| format!("cut in the {what}: {e}");
         let mut line = String::new();
@@ -55,7 +56,8 @@ impl Client {
             if chunked {
                 line.clear();
                 socket.read_line(&mut line).map_err(|e| cut("body", e))?;
-                length = usize::from_str_radix(line.trim(), 16).map_err(|_| format!("cut in the body: {line:?}"))?;
+                length = usize::from_str_radix(line.trim(), 16)
+                    .map_err(|_| format!("cut in the body: {line:?}"))?;
             }
             let start = whole.len();
             whole.resize(start + length, 0);
@@ -105,11 +107,14 @@ pub(crate) struct Crowd {
 impl Crowd {
     /// `clients` that chat without a pause: every other one in long streams, every fourth on a new connection each time.
     pub(crate) fn new(to: SocketAddr, clients: usize) -> Self {
-        let (stop, answers, faults) =
-            (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)), Arc::new(Mutex::default()));
+        let (stop, answers, faults) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicU64::new(0)),
+            Arc::new(Mutex::new(Vec::<String>::new())),
+        );
         let threads = (0..clients)
             .map(|n| {
-                let (stop, answers, faults) = (stop.clone(), answers.clone(), Arc::clone(&faults));
+                let (stop, answers, faults) = (stop.clone(), answers.clone(), faults.clone());
                 std::thread::spawn(move || {
                     let mut client = Client::new(to);
                     let mut turn = 0;

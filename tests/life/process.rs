@@ -28,7 +28,8 @@ pub(crate) fn replica() -> SocketAddr {
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let mock = Mock::start(MockConfig { models: vec!["m".into()], ..MockConfig::default() }).await.unwrap();
+            let mock =
+                Mock::start(MockConfig { models: vec!["m".into()], ..MockConfig::default() }).await.unwrap();
             told.send(mock.addr()).unwrap();
             std::future::pending::<()>().await;
         });
@@ -84,7 +85,8 @@ impl Router {
         let path = dir.path("homing.yaml");
         fs::write(&path, text).unwrap();
         let names = ["data", "metrics", "admin"];
-        let sockets: Vec<TcpListener> = names.iter().map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let sockets: Vec<TcpListener> =
+            names.iter().map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let at: Vec<SocketAddr> = sockets.iter().map(|s| s.local_addr().unwrap()).collect();
         let mut command = Command::new(env!("CARGO_BIN_EXE_homing"));
         command.args(["serve", "--config"]).arg(&path).stderr(Stdio::piped()).stdin(Stdio::null());

@@ -19,7 +19,12 @@ fn case_37_reloads_under_load_lose_nothing_and_a_bad_configuration_is_refused() 
     let with = |n: u64| {
         let second = if n.is_multiple_of(2) { String::new() } else { format!(", {{url: 'http://{b}'}}") };
         config(a, "").replace("'}]", &format!("'}}{second}]"))
-            + &format!("timeouts: {{connect: {}s}}\nqueue: {{max: {}}}\nprice: {{harm: 0.{}}}\n", 2 + n % 2, 500 + n, 1 + n % 3)
+            + &format!(
+                "timeouts: {{connect: {}s}}\nqueue: {{max: {}}}\nprice: {{harm: 0.{}}}\n",
+                2 + n % 2,
+                500 + n,
+                1 + n % 3
+            )
     };
     let router = Router::start(&dir, &with(0));
     let crowd = Crowd::new(router.data, 8);
@@ -28,7 +33,10 @@ fn case_37_reloads_under_load_lose_nothing_and_a_bad_configuration_is_refused() 
         fs::write(&router.config, with(n)).unwrap();
         let (status, told) = router.admin("POST", "/reload", "");
         // The file's own watch may have been faster.
-        assert!(status == 200 && ["applied", "unchanged"].contains(&told["outcome"].as_str().unwrap()), "{told}");
+        assert!(
+            status == 200 && ["applied", "unchanged"].contains(&told["outcome"].as_str().unwrap()),
+            "{told}"
+        );
         assert_eq!(told["restart_needed"].as_array().unwrap().len(), 0, "{told}");
         if n % 10 == 0 {
             fs::write(&router.config, "replicas: [{url: 'http://a', nmae: x}]\n").unwrap();
@@ -41,7 +49,12 @@ fn case_37_reloads_under_load_lose_nothing_and_a_bad_configuration_is_refused() 
     }
     crowd.wait(20);
     let (answers, faults) = crowd.end();
-    assert!(faults.is_empty(), "{} of {answers} went wrong: {:?}", faults.len(), &faults[..faults.len().min(5)]);
+    assert!(
+        faults.is_empty(),
+        "{} of {answers} went wrong: {:?}",
+        faults.len(),
+        &faults[..faults.len().min(5)]
+    );
     assert!(router.metric("homing_config_reloads_total{outcome=\"applied\"}") >= 10.0);
     assert!(router.metric("homing_config_reloads_total{outcome=\"refused\"}") >= 1.0);
     assert_eq!(router.matched(&"x".repeat(4000)), 0);
@@ -62,7 +75,9 @@ fn a_reload_by_signal_and_by_file_names_what_needs_a_restart_and_keeps_what_is_k
     fs::write(&router.config, &text).unwrap();
     router.signal("HUP");
     until("it is reloaded", || router.admin("GET", "/config", "").1["replicas"][0]["max_in_flight"] == 7);
-    until("the reload is told", || router.admin("GET", "/reload", "").1["restart_needed"][0] == "index.block_bytes");
+    until("the reload is told", || {
+        router.admin("GET", "/reload", "").1["restart_needed"][0] == "index.block_bytes"
+    });
     until("the new life serves alone", || {
         let replicas = router.admin("GET", "/replicas", "").1["replicas"].clone();
         replicas.as_array().unwrap().len() == 1 && replicas[0]["cap"] == 7 && replicas[0]["state"] == "ready"

@@ -22,7 +22,12 @@ fn case_33_rolling_restarts_under_load_refuse_nobody_and_cut_nothing() {
     assert!(router.first_ended().success());
     crowd.wait(8);
     let (answers, faults) = crowd.end();
-    assert!(faults.is_empty(), "{} of {answers} went wrong: {:?}", faults.len(), &faults[..faults.len().min(5)]);
+    assert!(
+        faults.is_empty(),
+        "{} of {answers} went wrong: {:?}",
+        faults.len(),
+        &faults[..faults.len().min(5)]
+    );
     let stopped = || router.lines("stopped").len();
     until("all predecessors have ended", || stopped() == 5);
 }

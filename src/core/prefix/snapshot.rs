@@ -102,7 +102,7 @@ impl PrefixIndex {
         }
         out.extend_from_slice(&(extra.len() as u32).to_le_bytes());
         out.extend_from_slice(extra);
-        let sum = xxh3_64(&out);
+        let sum = checksum(&out);
         out.extend_from_slice(&sum.to_le_bytes());
         out
     }
@@ -204,7 +204,7 @@ impl Saved {
             return Err(Corrupt::Version(version));
         }
         let (body, sum) = bytes.split_last_chunk::<8>().ok_or(Corrupt::Checksum)?;
-        if xxh3_64(body) != u64::from_le_bytes(*sum) || body.len() < MAGIC.len() + 4 {
+        if checksum(body) != u64::from_le_bytes(*sum) || body.len() < MAGIC.len() + 4 {
             return Err(Corrupt::Checksum);
         }
         let mut body = &body[MAGIC.len() + 4..];
@@ -289,6 +289,11 @@ impl Saved {
         }
         Some(index.held(h))
     }
+}
+
+/// The checksum that ends a snapshot.
+pub fn checksum(bytes: &[u8]) -> u64 {
+    xxh3_64(bytes)
 }
 
 fn take<'a>(at: &mut &'a [u8], n: usize) -> Option<&'a [u8]> {
