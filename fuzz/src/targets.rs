@@ -35,7 +35,7 @@ pub fn body(data: &[u8]) {
     let told = match scan(shape, body, &mut count, &mut scratch) {
         Ok(told) => told,
         Err(error) => {
-            assert!(strict.is_none(), "a parser takes it, the scan says {error}");
+            assert!(strict.is_none(), "a parser takes it, the scan says {error:?}");
             return;
         }
     };
@@ -125,11 +125,9 @@ pub fn trace(data: &[u8]) {
 /// A snapshot of the index, with and without a right checksum. What is accepted can be restored, and makes a sound index.
 pub fn snapshot(data: &[u8]) {
     let _ = Saved::decode(data);
-    let mut sealed = PrefixIndex::new(IndexConfig::default()).snapshot(
-        Header { seed: 1, block_bytes: 256, written: 0 },
-        |_| None,
-        &[],
-    );
+    let mut sealed = PrefixIndex::new(IndexConfig::default())
+        .snapshot(Header { seed: 1, block_bytes: 256, written: 0 }, |_| None, &[])
+        .seal();
     sealed.truncate(12);
     sealed.extend_from_slice(data);
     sealed.extend_from_slice(&homing::core::prefix::snapshot::checksum(&sealed).to_le_bytes());

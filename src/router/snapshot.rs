@@ -105,7 +105,9 @@ impl Router {
         let extra = serde_json::to_vec(&learned).unwrap_or_default();
         let header = Header { seed: self.seed, block_bytes: self.block_bytes, written };
         let name = |h| known.iter().find(|(id, _)| id.slot == h).map(|(_, name)| name.clone());
-        self.index.read().snapshot(header, name, &extra)
+        // The lock is held for the copy, and no longer.
+        let draft = self.index.read().snapshot(header, name, &extra);
+        draft.seal()
     }
 
     /// Takes over what an earlier router knew. Replicas get theirs when they join.

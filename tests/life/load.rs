@@ -1,9 +1,10 @@
 //! Clients that keep their connections and stream answers, and note everything that goes wrong.
 
+use parking_lot::Mutex;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -124,7 +125,7 @@ impl Crowd {
                         match client.chat(&format!("client {n} says {turn}"), tokens) {
                             Ok(()) => drop(answers.fetch_add(1, Relaxed)),
                             Err(why) => {
-                                faults.lock().unwrap().push(format!("client {n}, turn {turn}: {why}"));
+                                faults.lock().push(format!("client {n}, turn {turn}: {why}"));
                                 client = Client::new(to);
                             }
                         }
@@ -150,7 +151,7 @@ impl Crowd {
         for thread in self.threads {
             thread.join().unwrap();
         }
-        let faults = std::mem::take(&mut *self.faults.lock().unwrap());
+        let faults = std::mem::take(&mut *self.faults.lock());
         (self.answers.load(Relaxed), faults)
     }
 }

@@ -3,6 +3,7 @@
 use crate::load::Client;
 use command_fds::{CommandFdExt, FdMapping};
 use homing::sim::http::{Mock, MockConfig};
+use parking_lot::Mutex;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -10,7 +11,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Waits for `condition`; how long it takes doesn't matter, only that it comes true.
@@ -18,7 +19,7 @@ pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(120);
     while !condition() {
         assert!(Instant::now() < deadline, "never happened: {what}");
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::park_timeout(Duration::from_millis(5));
     }
 }
 
@@ -99,7 +100,7 @@ impl Router {
         // Successors write to the same pipe.
         std::thread::spawn(move || {
             for line in lines.lines().map_while(Result::ok) {
-                out.lock().unwrap().push(serde_json::from_str(&line).unwrap_or(Value::String(line)));
+                out.lock().push(serde_json::from_str(&line).unwrap_or(Value::String(line)));
             }
         });
         let pid = child.id();
@@ -118,7 +119,7 @@ impl Router {
     /// Log lines with that message.
     pub(crate) fn lines(&self, message: &str) -> Vec<Value> {
         let found = |l: &&Value| l["message"].as_str().is_some_and(|m| m.contains(message));
-        self.log.lock().unwrap().iter().filter(found).cloned().collect()
+        self.log.lock().iter().filter(found).cloned().collect()
     }
 
     /// Lets a successor take over, and waits until it says so.

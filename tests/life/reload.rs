@@ -55,7 +55,9 @@ fn case_37_reloads_under_load_lose_nothing_and_a_bad_configuration_is_refused() 
         faults.len(),
         &faults[..faults.len().min(5)]
     );
-    assert!(router.metric("homing_config_reloads_total{outcome=\"applied\"}") >= 10.0);
+    let applied = router.metric("homing_config_reloads_total{outcome=\"applied\"}");
+    eprintln!("{} reloads ({applied} applied), {answers} answers, {} faults", reloads(), faults.len());
+    assert!(applied >= 10.0);
     assert!(router.metric("homing_config_reloads_total{outcome=\"refused\"}") >= 1.0);
     assert_eq!(router.matched(&"x".repeat(4000)), 0);
     assert!(router.stop().success());

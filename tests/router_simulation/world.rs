@@ -354,7 +354,7 @@ impl World {
             r.mute.set(false);
         }
         self.reload(rng);
-        self.router.replicas().iter().for_each(|v| drop(self.router.drain(v.replica, false)));
+        self.router.replicas().iter().for_each(|v| assert!(self.router.drain(v.replica, false)));
     }
 
     fn end(&self) {

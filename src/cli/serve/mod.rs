@@ -228,10 +228,16 @@ fn control_doors(config: &Config, origin: &mut Origin) -> Result<Doors, ServeErr
 
 /// The socket that came with the start, or a new one.
 fn socket(name: &str, at: SocketAddr, inherited: &mut Inherited) -> Result<TcpListener, ServeError> {
-    match inherited.take(name) {
-        Some(listener) => Ok(listener),
-        None => door::bind(at).map_err(named(format!("{name} port {at}"))),
+    let Some(listener) = inherited.take(name) else {
+        return door::bind(at).map_err(named(format!("{name} port {at}")));
+    };
+    match listener.local_addr() {
+        Ok(there) if there != at && at.port() != 0 => {
+            tracing::warn!(name, %there, configured = %at, "the socket that came with the start is used where it is");
+        }
+        _ => {}
     }
+    Ok(listener)
 }
 
 fn named(what: impl Into<String>) -> impl FnOnce(io::Error) -> ServeError {

@@ -193,6 +193,11 @@ async fn upgrades(
             continue;
         }
         tracing::info!("starting the successor");
+        if let Some(reloader) = running.reloader.clone() {
+            // Listeners move first, so that the successor finds its addresses. A file that only a newer program
+            // understands is refused here, and may be right for it.
+            let _ = spawn_blocking(move || reloader.reload("signal")).await;
+        }
         given.store(true, Relaxed);
         let program = program.clone();
         let passed = match Estate::of(running) {

@@ -73,9 +73,23 @@ pub struct Saved {
     extra: Vec<u8>,
 }
 
+/// A snapshot that lacks its checksum: taken while the index stands still, sealed while it goes on.
+#[derive(Debug)]
+pub struct Draft(Vec<u8>);
+
+impl Draft {
+    /// The snapshot.
+    pub fn seal(self) -> Vec<u8> {
+        let Draft(mut out) = self;
+        let sum = checksum(&out);
+        out.extend_from_slice(&sum.to_le_bytes());
+        out
+    }
+}
+
 impl PrefixIndex {
     /// The index as bytes. Holders without a name are left out; `extra` comes back with the rest.
-    pub fn snapshot(&self, header: Header, name: impl Fn(Holder) -> Option<String>, extra: &[u8]) -> Vec<u8> {
+    pub fn snapshot(&self, header: Header, name: impl Fn(Holder) -> Option<String>, extra: &[u8]) -> Draft {
         let mut out = Vec::with_capacity(self.nodes.blocks as usize * 9 + 4096 + extra.len());
         out.extend_from_slice(MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
@@ -102,9 +116,7 @@ impl PrefixIndex {
         }
         out.extend_from_slice(&(extra.len() as u32).to_le_bytes());
         out.extend_from_slice(extra);
-        let sum = checksum(&out);
-        out.extend_from_slice(&sum.to_le_bytes());
-        out
+        Draft(out)
     }
 
     /// Writes all runs, parents first; returns the number of each node.

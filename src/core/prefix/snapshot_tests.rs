@@ -67,7 +67,7 @@ fn name(h: u16) -> Option<String> {
 fn a_restored_index_has_the_same_matches_also_under_other_numbers() {
     for seed in 1..30 {
         let (old, chains) = busy(seed * 7919);
-        let bytes = old.snapshot(HEADER, name, b"speeds");
+        let bytes = old.snapshot(HEADER, name, b"speeds").seal();
         let mut saved = Saved::decode(&bytes).unwrap();
         assert_eq!((saved.header(), saved.extra()), (&HEADER, &b"speeds"[..]));
         let mut new = index();
@@ -89,7 +89,7 @@ fn recency_survives() {
     old.insert(Time(1), &a, 0);
     old.insert(Time(2), &b, 0);
     old.insert(Time(3), &a, 0);
-    let mut saved = Saved::decode(&old.snapshot(HEADER, name, &[])).unwrap();
+    let mut saved = Saved::decode(&old.snapshot(HEADER, name, &[]).seal()).unwrap();
     let mut new = index();
     saved.restore(&mut new, Time(0), "replica-0", 0);
     new.set_capacity(0, Some(20));
@@ -100,7 +100,7 @@ fn recency_survives() {
 #[test]
 fn what_is_unknown_is_left_out() {
     let (old, chains) = busy(5);
-    let mut saved = Saved::decode(&old.snapshot(HEADER, |h| name(h).filter(|_| h != 2), &[])).unwrap();
+    let mut saved = Saved::decode(&old.snapshot(HEADER, |h| name(h).filter(|_| h != 2), &[]).seal()).unwrap();
     let mut new = index();
     assert_eq!(saved.restore(&mut new, Time(0), "replica-2", 2), None);
     assert_eq!(saved.restore(&mut new, Time(0), "stranger", 2), None);
@@ -128,7 +128,7 @@ fn a_corrupt_file_is_refused() {
     let mut small = index();
     small.insert(Time(1), &chain(&[1], 9), 0);
     small.insert(Time(1), &chain(&[1, 2], 19), 1);
-    let good = small.snapshot(HEADER, name, b"x");
+    let good = small.snapshot(HEADER, name, b"x").seal();
     for at in 0..good.len() {
         for flip in [1, 0x80] {
             let mut bad = good.clone();
@@ -150,7 +150,7 @@ fn nonsense_with_a_right_checksum_is_refused_or_harmless() {
     let mut small = index();
     small.insert(Time(1), &chain(&[1], 9), 0);
     small.insert(Time(1), &chain(&[1, 2], 19), 1);
-    let good = small.snapshot(HEADER, name, b"x");
+    let good = small.snapshot(HEADER, name, b"x").seal();
     for at in 12..good.len() - 8 {
         for value in [0, 1, 0x7F, 0xFF] {
             let mut bad = good[..good.len() - 8].to_vec();
