@@ -25,6 +25,8 @@ pub struct Here {
     pub cached: f64,
     /// Tokens that fit into its cache before something is pushed out; `None` = not known.
     pub room: Option<f64>,
+    /// Distinct tokens of prompts in flight there, which can't be pushed out; `None` = not known.
+    pub pinned: Option<f64>,
 }
 
 /// Weights of other people's waiting against one's own, and the pool's measure of regret.
@@ -130,7 +132,7 @@ pub fn price(
     };
     let fresh = load.prompt - here.cached.min(load.prompt) + load.output * load.choices;
     if let Some(capacity) = replica.facts.capacity.filter(|&c| c > 0) {
-        let over = (ledger.pinned(now) + fresh) / capacity as f64 - 1.0;
+        let over = (ledger.pinned(now, here.pinned) + fresh) / capacity as f64 - 1.0;
         if over > 0.0 {
             price.memory = over * load.output * step * MEMORY_COST;
         }
@@ -138,7 +140,7 @@ pub fn price(
     if let Some(room) = here.room
         && w.reuse > 0.0
     {
-        price.regret = regret_factor(w.reuse) * shape.token * slow * (fresh - room).max(0.0);
+        price.regret = regret_factor(w.reuse) * shape.token * slow * (fresh + ledger.outputs() - room).max(0.0);
     }
     price
 }
@@ -191,7 +193,7 @@ mod tests {
 
     #[test]
     fn by_hand_on_an_idle_replica() {
-        let p = price_of(&replica(None), &Here { cached: 1500.0, room: None }, &Weights::default());
+        let p = price_of(&replica(None), &Here { cached: 1500.0, room: None, pinned: None }, &Weights::default());
         let own = 4.7e-5 * 500.0 + 2.1e-9 * (500.0 * 1500.0 + 500.0 * 500.0 / 2.0) + 0.014;
         assert!((p.prefill - own).abs() < 1e-12);
         assert!((p.decode - 0.3 * 100.0 * 0.014).abs() < 1e-12);
@@ -216,12 +218,12 @@ mod tests {
     #[test]
     fn regret_only_beyond_the_room_and_by_measured_reuse() {
         let w = Weights { reuse: 0.5, ..Weights::default() };
-        let with = |room| price_of(&replica(None), &Here { cached: 0.0, room }, &w).regret;
+        let with = |room| price_of(&replica(None), &Here { room, ..Here::default() }, &w).regret;
         assert_eq!(with(None), 0.0);
         assert_eq!(with(Some(5000.0)), 0.0);
         assert!((with(Some(100.0)) - 4.0 * 4.7e-5 * 2000.0).abs() < 1e-9);
         let none = Weights { reuse: 0.0, ..w };
-        assert_eq!(price_of(&replica(None), &Here { cached: 0.0, room: Some(0.0) }, &none).regret, 0.0);
+        assert_eq!(price_of(&replica(None), &Here { room: Some(0.0), ..Here::default() }, &none).regret, 0.0);
         assert_eq!(regret_factor(1.0), 48.0);
     }
 
@@ -242,7 +244,7 @@ mod tests {
 
     #[test]
     fn the_last_token_is_always_computed() {
-        let p = price_of(&replica(None), &Here { cached: 1e9, room: None }, &Weights::default());
+        let p = price_of(&replica(None), &Here { cached: 1e9, ..Here::default() }, &Weights::default());
         assert!(p.prefill > SHAPE.step);
     }
 }

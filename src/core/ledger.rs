@@ -45,6 +45,8 @@ pub struct Polled {
 
 /// Seconds that a metrics page is believed.
 const FRESH: f64 = 5.0;
+/// Context tokens of a stranger's request where there are none of our own to judge by.
+const STRANGER: f64 = 1000.0;
 /// A stream's prefill that should be done by now counts on with this share until it is.
 const LATE_SHARE: f64 = 0.3;
 
@@ -56,6 +58,7 @@ pub struct Ledger {
     sequences: u32,
     context: u64,
     output: u64,
+    produced: u64,
     prefilling: u32,
     pending: f64,
     busy_until: Time,
@@ -86,13 +89,22 @@ impl Ledger {
     /// Context tokens resident: prompts in flight and what they produced, with strangers at the mean of our own.
     pub fn context(&self, now: Time) -> f64 {
         let own = self.context as f64;
-        let mean = if self.sequences > 0 { own / f64::from(self.sequences) } else { 1000.0 };
+        let mean = if self.sequences > 0 { own / f64::from(self.sequences) } else { STRANGER };
         own + mean * f64::from(self.foreign(now))
     }
 
-    /// Tokens that requests in flight will pin in the cache before they end.
-    pub fn pinned(&self, now: Time) -> f64 {
-        self.context(now) + self.output as f64
+    /// Output tokens of requests in flight: produced so far, and still expected.
+    pub fn outputs(&self) -> f64 {
+        (self.produced + self.output) as f64
+    }
+
+    /// Tokens that requests in flight will pin in the cache before they end. `prompts`: distinct tokens of their
+    /// prompts, if known; prompts that share a prefix pin it once.
+    pub fn pinned(&self, now: Time, prompts: Option<f64>) -> f64 {
+        let Some(prompts) = prompts else { return self.context(now) + self.output as f64 };
+        let own = prompts + self.outputs();
+        let mean = if self.sequences > 0 { own / f64::from(self.sequences) } else { STRANGER };
+        own + mean * f64::from(self.foreign(now))
     }
 
     /// Seconds of prefill queued ahead of a request that came now (`W`), decaying as they are worked off.
@@ -156,6 +168,7 @@ impl Ledger {
         let more = produced.saturating_sub(f.produced);
         f.produced += more;
         self.context += u64::from(more);
+        self.produced += u64::from(more);
         // What it produced is pinned as context from now on, not as expectation.
         let expected = f.output.min(more);
         f.output -= expected;
@@ -171,6 +184,7 @@ impl Ledger {
             let own = u64::from(f.context) + u64::from(f.produced);
             self.context -= own;
             self.output -= u64::from(f.output);
+            self.produced -= u64::from(f.produced);
             if f.prefilling && f.streams {
                 self.no_longer_pending(f.prefill);
             }
@@ -220,6 +234,7 @@ impl Ledger {
         let same = sequences == self.sequences
             && output == self.output
             && context == self.context
+            && gen_().map(|f| u64::from(f.produced)).sum::<u64>() == self.produced
             && late.len() == self.prefilling as usize
             && (pending - self.pending).abs() < 1e-6
             && calls == self.calls as usize;

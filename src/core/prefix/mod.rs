@@ -30,5 +30,5 @@ mod model;
 mod tests;
 
 pub use chain::{Blocks, Head, Part, Root, TEXT_BLOCK};
-pub use index::{IndexConfig, IndexStats, PrefixIndex};
+pub use index::{IndexConfig, IndexStats, PrefixIndex, Space};
 pub use matches::Matches;
