@@ -140,7 +140,7 @@ pub fn price(
     if let Some(room) = here.room
         && w.reuse > 0.0
     {
-        price.regret = regret_factor(w.reuse) * shape.token * slow * (fresh + ledger.outputs() - room).max(0.0);
+        price.regret = regret_factor(w.reuse) * shape.token * slow * (fresh + ledger.outputs() - room).clamp(0.0, fresh);
     }
     price
 }

@@ -101,6 +101,8 @@ pub(super) struct Booked {
     pub(super) clean: bool,
     /// A decode step by the shape when its first token came.
     pub(super) step: f64,
+    /// What [`prefilled`](super::ledger::Ledger::prefilled) was then.
+    pub(super) prefilled: f64,
 }
 
 /// The fleet.
@@ -226,6 +228,7 @@ impl Fleet {
         r.ledger.first_token(now, id);
         r.health.succeeded();
         b.step = shape.decode_step(r.ledger.sequences(now), r.ledger.context(now));
+        b.prefilled = r.ledger.prefilled();
     }
 
     /// So many output tokens were seen so far.
@@ -397,10 +400,16 @@ impl Fleet {
         {
             let tokens = outcome.output_tokens.unwrap_or(0);
             if b.choices == 1 && tokens >= LONG_ENOUGH {
-                let gap = now.since(first) / f64::from(tokens - 1);
+                // Prompts of others that were computed meanwhile held it up: that is no slowness of decoding, and taken
+                // for it would drive everybody away from where there is much to compute.
+                let whole = now.since(first);
+                let own = whole - (r.ledger.prefilled() - b.prefilled);
                 let step_now =
                     shape.decode_step(r.ledger.sequences(now) + 1.0, r.ledger.context(now) + b.prompt);
-                r.decode.observe(now, gap, (b.step + step_now) / 2.0, 1.0);
+                let share = own / whole.max(1e-9);
+                if share >= MOSTLY_OWN {
+                    r.decode.observe(now, own / f64::from(tokens - 1), (b.step + step_now) / 2.0, share);
+                }
             }
             if b.clean {
                 let prompt = outcome.prompt_tokens.map_or(b.prompt, f64::from);
@@ -432,6 +441,8 @@ impl Fleet {
 
 /// Seconds of prefill at which a sample counts half.
 const SMALL: f64 = 0.01;
+/// Share of a stream's time that must be left, less other prompts, for it to say something about a step.
+const MOSTLY_OWN: f64 = 0.5;
 /// Output tokens from which a stream's mean gap says something about a step.
 const LONG_ENOUGH: u32 = 8;
 /// Standard error under which measured TTFTs suffice and the engine's counters aren't needed.

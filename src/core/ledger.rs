@@ -45,6 +45,10 @@ pub struct Polled {
 
 /// Seconds that a metrics page is believed.
 const FRESH: f64 = 5.0;
+/// Share of a cache in use from which a queue is taken to wait for its blocks.
+const CACHE_FULL: f64 = 0.9;
+/// Pages in a row that must show a batch at its largest, and a queue, before that is taken for the engine's limit.
+const STEADY_PAGES: u32 = 3;
 /// Context tokens of a stranger's request where there are none of our own to judge by.
 const STRANGER: f64 = 1000.0;
 /// A stream's prefill that should be done by now counts on with this share until it is.
@@ -61,6 +65,8 @@ pub struct Ledger {
     produced: u64,
     prefilling: u32,
     pending: f64,
+    /// Seconds of prefill done here since the start.
+    prefilled: f64,
     busy_until: Time,
     polled: Polled,
     polled_at: Option<Time>,
@@ -68,6 +74,9 @@ pub struct Ledger {
     foreign_before: u32,
     limit: Option<u32>,
     limit_at: Time,
+    /// Most sequences that a page showed running, and how many pages in a row showed just as many, and a queue.
+    most_running: u32,
+    steady_pages: u32,
 }
 
 impl Ledger {
@@ -110,6 +119,12 @@ impl Ledger {
     /// Seconds of prefill queued ahead of a request that came now (`W`), decaying as they are worked off.
     pub fn wait(&self, now: Time) -> f64 {
         self.busy_until.since(now).max(LATE_SHARE * self.pending)
+    }
+
+    /// Seconds of prefill done here so far, as they were expected. What was done between two moments is what those who
+    /// decoded meanwhile were held up by.
+    pub fn prefilled(&self) -> f64 {
+        self.prefilled
     }
 
     /// Seconds by which the most overdue prefill is late.
@@ -156,6 +171,7 @@ impl Ledger {
         let Some(f) = self.flights.iter_mut().find(|f| f.id == id && f.prefilling) else { return };
         f.prefilling = false;
         let (streams, prefill) = (f.streams, f.prefill);
+        self.prefilled += prefill;
         if streams {
             self.no_longer_pending(prefill);
             self.resettle(now);
@@ -185,6 +201,9 @@ impl Ledger {
             self.context -= own;
             self.output -= u64::from(f.output);
             self.produced -= u64::from(f.produced);
+            if f.prefilling {
+                self.prefilled += f.prefill;
+            }
             if f.prefilling && f.streams {
                 self.no_longer_pending(f.prefill);
             }
@@ -212,10 +231,20 @@ impl Ledger {
         let foreign = shown.saturating_sub(self.sequences);
         self.foreign = foreign.min(self.foreign_before);
         self.foreign_before = foreign;
-        if let (Some(running), Some(waiting)) = (polled.running, polled.waiting)
-            && waiting > 0
-        {
-            // The engine's batch (or cache) is full at `running`. A second batch may wait there, no more.
+        self.learn_limit(now, &polled);
+    }
+
+    /// Does the page show an engine that can't take more? A queue alone doesn't: while it computes a prompt it lets
+    /// others wait that it will take next. A full cache does, and so does a batch that stays at one size, which it
+    /// never exceeded, page after page.
+    fn learn_limit(&mut self, now: Time, polled: &Polled) {
+        let (Some(running), Some(waiting)) = (polled.running, polled.waiting) else { return };
+        let steady = waiting > 0 && running > 0 && running == self.most_running;
+        self.steady_pages = if steady { self.steady_pages + 1 } else { 0 };
+        self.most_running = self.most_running.max(running);
+        let cache_full = waiting > 0 && polled.kv_usage.is_some_and(|used| used >= CACHE_FULL);
+        if cache_full || self.steady_pages >= STEADY_PAGES {
+            // A second batch may wait there, no more.
             let room = running.saturating_mul(2).max(16);
             self.limit = Some(self.limit(now).map_or(room, |l| l.max(room)));
             self.limit_at = now;
@@ -375,10 +404,25 @@ mod tests {
     fn a_queue_inside_the_engine_teaches_the_cap() {
         let mut l = Ledger::default();
         assert_eq!(l.limit(at(0.0)), None);
-        l.poll(at(1.0), Polled { running: Some(100), waiting: Some(3), kv_usage: None });
-        assert_eq!(l.limit(at(1.0)), Some(200));
-        l.poll(at(2.0), Polled { running: Some(40), waiting: Some(3), kv_usage: None });
-        assert_eq!(l.limit(at(2.0)), Some(200));
+        let page = |running, waiting, kv_usage| Polled { running: Some(running), waiting: Some(waiting), kv_usage };
+        for s in 1..5 {
+            l.poll(at(f64::from(s)), page(100, 3, None));
+        }
+        assert_eq!(l.limit(at(4.0)), Some(200));
         assert_eq!(l.limit(at(70.0)), None);
+        l.poll(at(71.0), page(40, 3, Some(0.97)));
+        assert_eq!(l.limit(at(71.0)), Some(80), "its cache is full");
+    }
+
+    #[test]
+    fn requests_that_wait_for_a_prefill_teach_no_cap() {
+        let mut l = Ledger::default();
+        for s in 0..60 {
+            // A long prompt is computed now and then, and some wait meanwhile; the batch goes up and down.
+            let (running, waiting) = (9 + s % 3, u32::from(s % 4 < 3));
+            let page = Polled { running: Some(running), waiting: Some(waiting), kv_usage: Some(0.3) };
+            l.poll(at(f64::from(s)), page);
+            assert_eq!(l.limit(at(f64::from(s))), None, "page {s}");
+        }
     }
 }

@@ -290,6 +290,7 @@ impl Fleet {
                 disturbance,
                 clean: clean && req.generates,
                 step: idle_step,
+                prefilled: 0.0,
             };
             self.booked.insert(req.id, booked);
         }
