@@ -284,7 +284,7 @@ impl World {
                     self.index.set_capacity(id.slot, self.rng.bool().then(|| self.rng.u64(0..800)));
                 }
             }
-            97 => self.fleet.tick(self.index.reuse()),
+            97 => self.fleet.tick(self.now, self.index.reuse()),
             98 => {
                 // A waiting client leaves.
                 if let Some(&id) = self.waiting.keys().next() {

@@ -5,13 +5,13 @@
 //! and another lives in its place.
 
 use super::admission::Queue;
-use super::cost::{Medians, Weights};
+use super::cost::Weights;
 use super::health::{Probe, Rules, State};
 use super::ids::{Holder, ModelId, ReplicaId, RequestId};
 use super::learn::{Fit, median};
 use super::ledger::Polled;
 use super::model::ModelStats;
-use super::replica::{Facts, Replica};
+use super::replica::{Facts, Medians, Replica};
 use super::speed::Shape;
 use super::time::Time;
 use std::collections::BTreeMap;
@@ -292,9 +292,9 @@ impl Fleet {
     }
 
     /// Takes the medians anew and, given the index's measure, the share of evicted blocks asked for again.
-    pub fn tick(&mut self, reuse: f64) {
+    pub fn tick(&mut self, now: Time, reuse: f64) {
         self.settings.weights.reuse = reuse.clamp(0.0, 1.0);
-        self.take_medians();
+        self.take_medians(now);
     }
 
     /// Requests placed and not ended.
@@ -415,27 +415,37 @@ impl Fleet {
                 let prompt = outcome.prompt_tokens.map_or(b.prompt, f64::from);
                 let cached = outcome.cached_tokens.map_or(b.cached, f64::from).min(prompt - 1.0).max(0.0);
                 let ttft = first.since(b.placed);
-                let own = (ttft - b.disturbance * r.decode.log(now, medians.decode).exp()).max(0.3 * ttft);
+                let own = (ttft - b.disturbance * r.pace.decode).max(0.3 * ttft);
                 let expected = shape.prefill(prompt - cached, cached);
                 // Small prefills measure the network and the scheduler as much as the engine.
                 let weight = expected / (expected + SMALL);
-                let relative = (r.prefill.log(now, medians.prefill) - medians.prefill).exp();
+                let relative = r.pace.prefill / medians.prefill.exp();
                 r.prefill.observe(now, own, expected, weight);
                 self.fit.observe(own / relative, prompt - cached, cached, weight);
             }
+            self.repace(now, b.replica);
         }
         self.finishes += 1;
         if self.finishes.is_multiple_of(MEDIANS_EVERY) {
-            self.take_medians();
+            self.take_medians(now);
         }
     }
 
-    fn take_medians(&mut self) {
+    fn repace(&mut self, now: Time, id: ReplicaId) {
+        let medians = self.medians;
+        if let Some(r) = self.get_mut(id) {
+            r.repace(now, medians);
+        }
+    }
+
+    fn take_medians(&mut self, now: Time) {
         let ups = || self.replicas.iter().flatten().filter(|r| !r.left);
         self.medians = Medians {
             prefill: median(ups().map(|r| &r.prefill), &mut self.scratch),
             decode: median(ups().map(|r| &r.decode), &mut self.scratch),
         };
+        let medians = self.medians;
+        self.replicas.iter_mut().flatten().for_each(|r| r.repace(now, medians));
     }
 }
 

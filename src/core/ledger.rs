@@ -45,6 +45,9 @@ pub struct Polled {
 
 /// Seconds that a metrics page is believed.
 const FRESH: f64 = 5.0;
+/// Seconds over which the share of time spent on prompts is taken: longer than one long prompt, shorter than a change
+/// of load.
+const LATELY: f64 = 60.0;
 /// Share of a cache in use from which a queue is taken to wait for its blocks.
 const CACHE_FULL: f64 = 0.9;
 /// Pages in a row that must show a batch at its largest, and a queue, before that is taken for the engine's limit.
@@ -67,6 +70,9 @@ pub struct Ledger {
     pending: f64,
     /// Seconds of prefill done here since the start.
     prefilled: f64,
+    /// The same, fading over [`LATELY`].
+    recent: f64,
+    recent_at: Time,
     busy_until: Time,
     polled: Polled,
     polled_at: Option<Time>,
@@ -127,6 +133,22 @@ impl Ledger {
         self.prefilled
     }
 
+    /// Share of its time that this replica spent on prompts lately, 0 to 1.
+    pub fn prefill_share(&self) -> f64 {
+        (self.recent / LATELY).min(1.0)
+    }
+
+    /// Lets time pass for [`prefill_share`](Self::prefill_share); once a second is often enough.
+    pub fn fade(&mut self, now: Time) {
+        self.prefill_done(now, 0.0);
+    }
+
+    fn prefill_done(&mut self, now: Time, prefill: f64) {
+        self.prefilled += prefill;
+        self.recent = self.recent * (-now.since(self.recent_at) / LATELY).exp() + prefill;
+        self.recent_at = now;
+    }
+
     /// Seconds by which the most overdue prefill is late.
     pub fn overdue(&self, now: Time) -> f64 {
         if self.prefilling == 0 {
@@ -171,7 +193,7 @@ impl Ledger {
         let Some(f) = self.flights.iter_mut().find(|f| f.id == id && f.prefilling) else { return };
         f.prefilling = false;
         let (streams, prefill) = (f.streams, f.prefill);
-        self.prefilled += prefill;
+        self.prefill_done(now, prefill);
         if streams {
             self.no_longer_pending(prefill);
             self.resettle(now);
@@ -202,7 +224,7 @@ impl Ledger {
             self.output -= u64::from(f.output);
             self.produced -= u64::from(f.produced);
             if f.prefilling {
-                self.prefilled += f.prefill;
+                self.prefill_done(now, f.prefill);
             }
             if f.prefilling && f.streams {
                 self.no_longer_pending(f.prefill);
@@ -404,7 +426,8 @@ mod tests {
     fn a_queue_inside_the_engine_teaches_the_cap() {
         let mut l = Ledger::default();
         assert_eq!(l.limit(at(0.0)), None);
-        let page = |running, waiting, kv_usage| Polled { running: Some(running), waiting: Some(waiting), kv_usage };
+        let page =
+            |running, waiting, kv_usage| Polled { running: Some(running), waiting: Some(waiting), kv_usage };
         for s in 1..5 {
             l.poll(at(f64::from(s)), page(100, 3, None));
         }

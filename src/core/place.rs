@@ -117,7 +117,7 @@ impl Fleet {
                 (true, true) => {
                     let here =
                         Here { cached, room: space.room.map(tokens), pinned: space.pinned.map(tokens) };
-                    cost::price(now, shape, self.medians, &self.settings.weights, r, load, &here)
+                    cost::price(now, shape, &self.settings.weights, r, load, &here)
                 }
                 (true, false) => cost::call_price(now, shape, r),
             };
@@ -245,12 +245,11 @@ impl Fleet {
             self.models.entry(model).or_insert_with(|| ModelStats::new(ratio));
         }
         let shape = *self.fit.shape();
-        let medians = self.medians;
         if let Some(r) = self.get_mut(c.replica) {
             if c.blocks == 0 {
                 r.last_cold = now;
             }
-            let scale = r.prefill.log(now, medians.prefill).exp();
+            let scale = r.pace.prefill;
             let here = Here { cached: c.cached, ..Here::default() };
             let prefill = if req.generates { cost::prefill(&shape, scale, load, &here) } else { 0.0 };
             let (n, context) = (r.ledger.sequences(now), r.ledger.context(now));

@@ -175,7 +175,7 @@ fn a_request_of_thirty_minutes_keeps_its_accounting() {
     f.first_token(Time::from_secs(1.0), RequestId(1));
     for s in 0..1800 {
         f.progress(RequestId(1), s * 10);
-        f.tick(0.0);
+        f.tick(Time(0), 0.0);
     }
     assert_eq!(f.replicas().next().unwrap().ledger.in_flight(), 1);
     done(&mut f, Time::from_secs(1800.0), 1);

@@ -249,7 +249,7 @@ impl Router {
     /// Regular housekeeping, about once a second: medians, capacities in blocks, the measure of regret, late wake-ups.
     pub fn tick(&self) {
         let reuse = self.index.read().reuse();
-        self.fleet.lock().tick(reuse);
+        self.fleet.lock().tick(self.now(), reuse);
         self.fit_capacities();
         if self.fleet.lock().waiting() > 0 {
             self.wake();

@@ -145,7 +145,7 @@ impl Homing {
     fn tick(&mut self, now: Time) {
         if now.since(self.ticked) >= TICK {
             self.ticked = now;
-            self.fleet.tick(self.index.reuse());
+            self.fleet.tick(now, self.index.reuse());
         }
     }
 
@@ -237,13 +237,6 @@ impl Policy for Homing {
         self.tick(now);
         let request = self.request(arriving, sight.up);
         self.look(arriving.chain, sight.exact);
-        if std::env::var("DBG").is_ok() {
-            let seen = Seen { matched: &self.matched, space: &self.space, continues: self.matches.at_leaf() };
-            let d = self.fleet.explain(now, &request, &seen);
-            eprintln!("t {:.2} id {} out {:.0} reuse {:.2} cont {}", now.0 as f64/1e9, arriving.id.0, d.output, self.index.reuse(), self.matches.at_leaf());
-            for c in &d.candidates { let r=self.fleet.get(c.replica).unwrap(); let sp=self.space[c.replica.slot as usize];
-              eprintln!("   {}{} blocks {} n {} room {:?} pin {:?} W {:.2} P {:.2} H {:.2} D {:.2} M {:.2} R {:.2} = {:.2}", c.replica.slot, if d.chosen==Some(c.replica) {"*"} else {" "}, c.blocks, r.ledger.in_flight(), sp.room.unwrap_or(0)*self.options.block_tokens as u64, sp.pinned.unwrap_or(0)*self.options.block_tokens as u64, c.price.wait, c.price.prefill, c.price.harm, c.price.decode, c.price.memory, c.price.regret, c.price.total()); }
-        }
         let placed = self.arrive(now, &request).or_else(|| self.arrive_anyhow(now, &request));
         let Some(placed) = placed else { return sight.up.first().copied().unwrap_or(0) };
         let slot = placed.replica.slot;
