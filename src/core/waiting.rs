@@ -243,13 +243,6 @@ impl Fleet {
                 "{opened} requests on the tenants' accounts, {known} wait in lanes or are in flight"
             ));
         }
-        if self.queue.len() + self.lanes.len() > self.settings.queue {
-            return Err(format!(
-                "{} wait, more than {}",
-                self.queue.len() + self.lanes.len(),
-                self.settings.queue
-            ));
-        }
         for e in self.lanes.busy().flatten() {
             if self.booked.contains_key(&e.id) || self.shed.contains(&e.id) {
                 return Err(format!("{:?} waits in a lane, and is in flight or shed as well", e.id));
@@ -272,7 +265,7 @@ fn fits(now: Time, r: &Replica, fresh: f64) -> bool {
     match (usage, r.facts.capacity) {
         (Some(usage), Some(capacity)) => {
             let capacity = capacity as f64;
-            usage * capacity + fresh <= capacity || r.ledger.pinned(now) + fresh <= capacity
+            usage * capacity + fresh <= capacity || r.ledger.pinned(now, None) + fresh <= capacity
         }
         _ => true,
     }

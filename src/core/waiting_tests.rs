@@ -197,7 +197,7 @@ fn a_full_replica_is_waited_for_rather_than_left() {
         length: crate::core::request::Length::Tokens { tokens: 60_000, block: 64 },
         ..prompt(id, 0)
     };
-    let seen = Seen { matched: &[900], room: &[], continues: true };
+    let seen = Seen { matched: &[900], space: &[], continues: true };
     let first = f.arrive(at(0.0), &home(1), &seen);
     assert!(matches!(first, Arrival::Placed(p) if p.replica == full), "{first:?}");
     // 57,600 of its 60,000 tokens are there, and elsewhere it would cost seconds.

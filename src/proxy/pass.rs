@@ -51,7 +51,7 @@ async fn run(record: &mut Record, request: Request<Incoming>) -> Result<attempts
     }
     let mut ask = Ask { choices: 1, previous_response: stored(head.uri.path()), ..Ask::default() };
     record.steer(&head.headers, &mut ask);
-    let limits = &record.worker.shared.limits;
+    let limits = &record.worker.shared.live.limits();
     let hint = body.size_hint();
     let body = if body.is_end_stream() {
         Body::Memory(smallvec![])
