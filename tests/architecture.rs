@@ -14,7 +14,7 @@ const MAY: &[(&str, &[&str])] = &[
     ("config", &["core"]),
     ("observe", &["core", "config"]),
     ("router", &["core", "observe", "config"]),
-    ("discovery", &["router", "engine", "config", "observe"]),
+    ("discovery", &["router", "engine", "config", "observe", "core"]),
     ("watch", &["router", "engine", "config", "observe", "core"]),
     ("proxy", &["router", "openai", "config", "observe", "core"]),
     ("control", &["router", "openai", "config", "observe", "core"]),
