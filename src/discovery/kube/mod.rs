@@ -202,13 +202,13 @@ impl Follower {
             }
             Seen::Pods(..) => {}
             Seen::Objectives(news) => {
-                if let Some(change) = self.judge("InferenceObjective", optional(news)) {
+                if let Some(change) = self.optional("InferenceObjective", news) {
                     self.cluster.objectives(change);
                     self.router.set_objectives(self.cluster.table());
                 }
             }
             Seen::Rewrites(news) => {
-                if let Some(change) = self.judge("InferenceModelRewrite", optional(news)) {
+                if let Some(change) = self.optional("InferenceModelRewrite", news) {
                     self.cluster.rewrites(change);
                     self.router.set_rewrites(self.cluster.rules());
                 }
@@ -231,6 +231,15 @@ impl Follower {
         None
     }
 
+    /// The same of a kind that need not be there: where there is no kind there is no object of it, and no trouble.
+    fn optional<T>(&mut self, part: &'static str, news: News<T>) -> Option<Change<T>> {
+        if matches!(news, News::Absent) {
+            self.trouble.good(part);
+            return Some(Change::All(Vec::new()));
+        }
+        self.judge(part, news)
+    }
+
     fn tell_pool(&self) {
         if self.cluster.pool_missing() {
             let namespace = &self.api.namespace;
@@ -241,9 +250,4 @@ impl Follower {
             self.missing.clear();
         }
     }
-}
-
-/// Of a kind that need not be there: where there is no kind there is no object of it.
-fn optional<T>(news: News<T>) -> News<T> {
-    if matches!(news, News::Absent) { News::Change(Change::All(Vec::new())) } else { news }
 }
