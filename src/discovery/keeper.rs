@@ -143,7 +143,6 @@ impl Keeper {
             tracing::info!(replica = name(id), "leaves: its address belongs to another server now");
             self.router.leave(id);
         }
-        let (mut drains, mut holds) = (plan.drains, plan.holds);
         let mut left_out = self.refused.clone();
         for entrant in plan.joins {
             let (name, url) = (entrant.member.spec.label().to_owned(), entrant.member.spec.url.clone());
@@ -152,24 +151,24 @@ impl Keeper {
                     tracing::info!(replica = name, url, "joined");
                     if entrant.draining {
                         self.router.drain(id, true);
-                    } else if entrant.standing == Standing::Drains {
-                        drains.push((id, true));
                     }
-                    if entrant.standing == Standing::Held {
-                        holds.push((id, true));
+                    // At once: its first health page may come any moment.
+                    match entrant.standing {
+                        Standing::Held => self.hold(id, true),
+                        Standing::Drains if !entrant.draining => self.drain(id, true),
+                        Standing::Drains | Standing::Serves => {}
                     }
                 }
                 Err(why) => left_out.push(format!("{name}: {why}")),
             }
         }
-        for (id, on) in drains {
+        for (id, on) in plan.drains {
             tracing::info!(replica = name(id), draining = on, "as its source says");
-            self.router.drain(id, on);
-            note(&mut self.told.drained, id, on);
+            self.drain(id, on);
         }
-        for (id, on) in holds {
-            self.router.hold(id, on);
-            note(&mut self.told.held, id, on);
+        for (id, on) in plan.holds {
+            tracing::info!(replica = name(id), ready = !on, "as its source says");
+            self.hold(id, on);
         }
         // Those that couldn't join are tried again: there may be room later.
         self.settled = plan.waiting == 0 && left_out.len() == self.refused.len();
@@ -186,6 +185,16 @@ impl Keeper {
         let lives: HashSet<_> = self.router.endpoints().iter().map(|e| e.id).collect();
         self.told.drained.retain(|life| lives.contains(life));
         self.told.held.retain(|life| lives.contains(life));
+    }
+
+    fn drain(&mut self, id: ReplicaId, on: bool) {
+        self.router.drain(id, on);
+        note(&mut self.told.drained, id, on);
+    }
+
+    fn hold(&mut self, id: ReplicaId, on: bool) {
+        self.router.hold(id, on);
+        note(&mut self.told.held, id, on);
     }
 }
 

@@ -9,6 +9,7 @@
 use super::board::Standing;
 use crate::config::ReplicaSpec;
 use crate::router::Member;
+use std::collections::HashMap;
 
 /// A replica that is in the fleet.
 #[derive(Clone, Debug)]
@@ -81,15 +82,18 @@ pub fn plan<K: Copy>(present: &[Present<K>], wanted: &[Wanted]) -> Plan<K> {
         unchanged: 0,
         waiting: 0,
     };
+    // A thousand replicas are a million pairs, and a cluster changes each second.
+    let by_key: HashMap<u64, &Wanted> = wanted.iter().map(|w| (w.member.key(), w)).collect();
+    let mut lives: HashMap<u64, Vec<&Present<K>>> = HashMap::with_capacity(wanted.len());
     for p in present {
-        match wanted.iter().find(|w| w.member.key() == p.key) {
+        match by_key.get(&p.key) {
             None => plan.leaves.push(p.id),
             Some(w) if w.member.incarnation != p.incarnation => plan.ghosts.push(p.id),
-            Some(_) => {}
+            Some(_) => lives.entry(p.key).or_default().push(p),
         }
     }
     for Wanted { member, standing } in wanted {
-        let same = || present.iter().filter(|p| p.key == member.key() && p.incarnation == member.incarnation);
+        let same = || lives.get(&member.key()).into_iter().flatten().copied();
         let stale = || same().filter(|p| p.spec != member.spec);
         match same().find(|p| p.spec == member.spec) {
             Some(fresh) => {

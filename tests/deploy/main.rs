@@ -3,7 +3,7 @@
 //! deploy/rendered holds what kubectl and Helm make of the sources (deploy/render.py); the hash in each file tells whether it is
 //! still that. Everything else is checked on those files: names, labels, ports, rights, limits, and the configurations.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod compose;
 mod manifests;

@@ -53,6 +53,8 @@ pub(crate) struct State {
     delay: Duration,
     /// Every connection is closed at once.
     down: bool,
+    /// Watches of an earlier number have died: they say nothing more and don't end.
+    alive: u64,
     /// Lines to be put into running watches as they stand.
     lines: Vec<(String, String)>,
     pub(crate) asked: Vec<String>,
@@ -164,6 +166,11 @@ impl Api {
     /// Ends the running watches: cut off in the middle, or in good order.
     pub(crate) fn end_watches(&self, cut: bool) {
         self.cut.send_modify(|n| *n += if (*n % 2 == 1) == cut { 2 } else { 1 });
+    }
+
+    /// The running watches stay open and say nothing any more.
+    pub(crate) fn silence_watches(&self) {
+        self.change(|s| s.alive += 1);
     }
 
     /// Sends a line to the running watches of a kind.
@@ -282,9 +289,9 @@ async fn answer(
         if from < s.compacted {
             return failure(410, "too old resource version");
         }
-        let lines = s.lines.len();
+        let (lines, alive) = (s.lines.len(), s.alive);
         drop(s);
-        return watching(kind, query, from, lines, state, bell, cut);
+        return watching((kind, query), from, (lines, alive), state, bell, cut);
     }
     listing(s, &kind, &query)
 }
@@ -321,10 +328,9 @@ fn listing(
 
 /// Streams what happened after `from` and what happens from now on.
 fn watching(
-    kind: String,
-    query: BTreeMap<String, String>,
+    (kind, query): (String, BTreeMap<String, String>),
     from: u64,
-    mut lines: usize,
+    (mut lines, alive): (usize, u64),
     state: Arc<Mutex<State>>,
     mut bell: watch::Receiver<u64>,
     mut cut: watch::Receiver<u64>,
@@ -336,6 +342,10 @@ fn watching(
         loop {
             let news: Vec<String> = {
                 let s = state.lock();
+                if s.alive != alive {
+                    drop(s);
+                    return send.closed().await;
+                }
                 // Lines first: a bookmark is older than what the test does after it.
                 let told = s.lines.iter().skip(lines).filter(|(k, _)| *k == kind).map(|(_, l)| l.clone());
                 let changed = s.events.iter().filter(|e| e.version > seen && e.kind == kind);

@@ -53,6 +53,25 @@ async fn a_dropped_watch_misses_nothing() {
 }
 
 #[tokio::test]
+async fn a_watch_that_has_died_silently_is_found_out() {
+    let api = Api::start().await;
+    api.put(POOLS, pool("vllm", &[8000]));
+    api.put(PODS, pod("a", "10.0.0.1"));
+    let scene = Scene::new(&api, Kubernetes { watch_timeout: Seconds::from_secs(1), ..settings() });
+    scene.until_names(&["a"]).await;
+    until("it watches", || api.asked(PODS).iter().any(|q| q.contains("watch=true"))).await;
+    assert!(
+        api.asked("watch=true").iter().all(|q| q.contains("timeoutSeconds=1")),
+        "{:?}",
+        api.asked("watch=true")
+    );
+    api.silence_watches();
+    api.delete(PODS, "a");
+    api.put(PODS, pod("b", "10.0.0.2"));
+    scene.until_names(&["b"]).await;
+}
+
+#[tokio::test]
 async fn versions_that_are_too_old_lead_to_a_new_list() {
     let (api, scene) = Scene::with_pods(&[("a", "10.0.0.1"), ("b", "10.0.0.2")]).await;
     let lists = |api: &Api| api.asked(PODS).iter().filter(|q| !q.contains("watch=true")).count();

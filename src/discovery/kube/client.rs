@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 
 /// Objects in a page of a list.
 const PAGE: u32 = 500;
-/// A watch that the server should have ended this long ago has died silently.
+/// A watch that the server should have ended this long ago has died silently. Never more than the watch itself may last.
 const SLACK: Duration = Duration::from_secs(5);
 
 /// A connection to one cluster, and the namespace that is looked at.
@@ -169,7 +169,7 @@ impl Api {
         tell(News::Fine);
         let begun = Instant::now();
         loop {
-            let Ok(next) = timeout(self.watch + SLACK, events.next()).await else {
+            let Ok(next) = timeout(self.watch + SLACK.min(self.watch), events.next()).await else {
                 return Err(Failure::other(&"the watch has fallen silent"));
             };
             let change = match next {
