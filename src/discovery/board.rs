@@ -7,7 +7,6 @@ use crate::config::ReplicaSpec;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
 
 /// What a source says of a replica's state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,15 +39,16 @@ impl Listing {
 }
 
 /// The lists by source, and the bell that wakes the keeper.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Board {
     lists: Arc<Mutex<BTreeMap<usize, Vec<Listing>>>>,
-    bell: SyncSender<()>,
+    ring: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl Board {
-    pub(super) fn new(bell: SyncSender<()>) -> Self {
-        Board { lists: Arc::default(), bell }
+    /// `ring` is called when something has changed.
+    pub(super) fn new(ring: impl Fn() + Send + Sync + 'static) -> Self {
+        Board { lists: Arc::default(), ring: Arc::new(ring) }
     }
 
     /// This is what `source` knows from now on.
@@ -59,8 +59,7 @@ impl Board {
         }
         lists.insert(source, list);
         drop(lists);
-        // Full: it has been rung and not yet heard. Gone: the keeper has ended.
-        let _ = self.bell.try_send(());
+        (self.ring)();
     }
 
     /// All lists, in the order of the sources.
@@ -72,24 +71,23 @@ impl Board {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc::sync_channel;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
     #[test]
-    fn lists_are_replaced_as_a_whole_and_the_bell_rings_once_a_change() {
-        let (bell, heard) = sync_channel(1);
-        let board = Board::new(bell);
+    fn lists_are_replaced_as_a_whole_and_the_bell_rings_when_they_change() {
+        let rung = Arc::new(AtomicUsize::new(0));
+        let bell = rung.clone();
+        let board = Board::new(move || {
+            bell.fetch_add(1, Relaxed);
+        });
         let list = |url: &str| vec![Listing::new(ReplicaSpec::new(url))];
         board.post(1, list("http://b"));
         board.post(0, list("http://a"));
         let urls: Vec<_> = board.read().into_iter().map(|l| l.spec.url).collect();
-        assert_eq!(urls, ["http://a", "http://b"]);
-        assert!(heard.try_recv().is_ok() && heard.try_recv().is_err(), "two changes, one ring");
+        assert_eq!((urls, rung.load(Relaxed)), (vec!["http://a".to_owned(), "http://b".to_owned()], 2));
         board.post(1, list("http://b"));
-        assert!(heard.try_recv().is_err(), "nothing new");
+        assert_eq!(rung.load(Relaxed), 2, "nothing new");
         board.post(1, Vec::new());
-        assert!(heard.try_recv().is_ok());
-        assert_eq!(board.read().len(), 1);
-        drop(heard);
-        board.post(1, list("http://c"));
+        assert_eq!((board.read().len(), rung.load(Relaxed)), (1, 3));
     }
 }

@@ -217,7 +217,7 @@ mod tests {
             Config { replicas: fixed.iter().map(|u| ReplicaSpec::new(*u)).collect(), ..Config::default() };
         let router = Router::new(&config, 1);
         let loud = Loud::new(Arc::new(Metrics::new()));
-        let board = Board::new(std::sync::mpsc::sync_channel(1).0);
+        let board = Board::new(|| {});
         (Keeper::new(&config, router.clone(), &loud, board), router, loud)
     }
 

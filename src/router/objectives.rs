@@ -30,6 +30,11 @@ impl Objectives {
         self.by_name.get(name).copied()
     }
 
+    /// All names and priorities, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, i32)> {
+        self.by_name.iter().map(|(name, priority)| (name.as_str(), *priority))
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.by_name.len()
@@ -92,6 +97,11 @@ impl Rewrites {
         None
     }
 
+    /// The rules, in the order in which they win within their kind.
+    pub fn rules(&self) -> &[Rewrite] {
+        &self.rules
+    }
+
     /// Is there no rule?
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
@@ -121,6 +131,9 @@ mod tests {
         let many = Objectives::new((0..10_000).map(|n| (n.to_string(), n)));
         assert_eq!(many.len(), MAX_ENTRIES);
         assert!(Objectives::default().is_empty());
+        let mut all: Vec<_> = o.iter().collect();
+        all.sort_unstable();
+        assert_eq!(all, [("a", 5), ("b", -1)]);
     }
 
     #[test]
@@ -145,5 +158,6 @@ mod tests {
         assert_eq!((count("old"), count("off"), count("new")), (90, 0, 10));
         let none = Rewrites::new([rule(&["m"], &[("a", 0)]), rule(&["m"], &[]), rule(&["m"], &[("b", 1)])]);
         assert_eq!((none.len(), none.target(Some("m"), 3)), (1, Some("b")));
+        assert_eq!(none.rules()[0].models, ["m"]);
     }
 }

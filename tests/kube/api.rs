@@ -340,19 +340,16 @@ fn watching(
     tokio::spawn(async move {
         let mut seen = from;
         loop {
-            let news: Vec<String> = {
+            let news: Option<Vec<String>> = {
                 let s = state.lock();
-                if s.alive != alive {
-                    drop(s);
-                    return send.closed().await;
-                }
                 // Lines first: a bookmark is older than what the test does after it.
                 let told = s.lines.iter().skip(lines).filter(|(k, _)| *k == kind).map(|(_, l)| l.clone());
                 let changed = s.events.iter().filter(|e| e.version > seen && e.kind == kind);
-                let news: Vec<String> = told.chain(changed.filter_map(|e| line(e, &query))).collect();
+                let news = told.chain(changed.filter_map(|e| line(e, &query))).collect();
                 (seen, lines) = (seen.max(s.version), s.lines.len());
-                news
+                (s.alive == alive).then_some(news)
             };
+            let Some(news) = news else { return send.closed().await };
             for line in news {
                 if send.send(line + "\n").await.is_err() {
                     return;
