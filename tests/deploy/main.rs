@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod compose;
+#[cfg(feature = "kubernetes")]
 mod manifests;
 mod sources;
 mod yaml;

@@ -269,14 +269,15 @@ async fn answer(
         .collect();
     let delay = {
         let mut s = state.lock();
-        s.asked.push(request.uri().to_string());
         if let Some(token) = request.headers().get("authorization") {
             s.tokens.insert(token.to_str().unwrap().to_owned());
         }
         s.delay
     };
     tokio::time::sleep(delay).await;
-    let s = state.lock();
+    let mut s = state.lock();
+    // In one step with what the watch begins from: who sees it here may rely on the watch.
+    s.asked.push(request.uri().to_string());
     if let Some(status) = s.refusals.get(&kind) {
         return failure(*status, "told to refuse");
     }
