@@ -33,8 +33,8 @@ use keeper::Keeper;
 use search::Search;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicBool, Ordering::AcqRel};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -42,13 +42,21 @@ use std::time::Duration;
 /// modification lie on network file systems, and behind symbolic links that are swapped.
 pub const EVERY: Duration = Duration::from_secs(1);
 
+/// What the keeper's thread is told.
+enum Told {
+    /// A source has posted something.
+    Look,
+    /// A new configuration, and whom to tell that it is followed.
+    Follow(Box<Config>, mpsc::Sender<()>),
+    /// That's it.
+    End,
+}
+
 /// Keeps the router's fleet as the sources say. Dropping it ends that; the replicas stay.
 #[derive(Debug)]
 pub struct Discovery {
     search: Option<Search>,
-    /// Ends the thread, once the bell wakes it.
-    ending: Arc<AtomicBool>,
-    bell: SyncSender<()>,
+    told: mpsc::Sender<Told>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -59,38 +67,63 @@ impl Discovery {
     /// # Errors
     /// A thread couldn't be started.
     pub fn start(config: &Config, router: Arc<Router>, loud: &Loud, every: Duration) -> io::Result<Self> {
-        let (bell, heard) = sync_channel(1);
-        let ring = bell.clone();
+        let (told, hears) = mpsc::channel::<Told>();
+        let (bell, rung) = (told.clone(), Arc::new(AtomicBool::new(false)));
+        let ring = rung.clone();
         let board = Board::new(move || {
-            // Full: it has been rung and not yet heard. Gone: nobody listens any more.
-            let _ = ring.try_send(());
+            // Once until it is heard: a thread that hangs at a file isn't buried under calls.
+            if !ring.swap(true, AcqRel) {
+                // Nobody listens any more: the keeper has ended.
+                let _ = bell.send(Told::Look);
+            }
         });
         let mut keeper = Keeper::new(config, router.clone(), loud, board.clone());
         keeper.look();
         let search = Search::start(config, router, loud, board)?;
-        let idle = config.replica_file.is_none() && search.is_none() && keeper.settled();
-        let ending = Arc::new(AtomicBool::new(false));
-        let mut discovery = Discovery { search, ending: ending.clone(), bell, thread: None };
-        if idle {
-            return Ok(discovery);
-        }
         // A thread of its own: a network file system that hangs then hangs nothing else.
         let thread = std::thread::Builder::new().name("homing-discovery".into()).spawn(move || {
-            while heard.recv_timeout(every) != Err(RecvTimeoutError::Disconnected) && !ending.load(Relaxed) {
-                keeper.look();
+            loop {
+                // Without a file, and with everybody in, there is nothing to look at.
+                let news = if keeper.idle() {
+                    hears.recv().map_err(|_| RecvTimeoutError::Disconnected)
+                } else {
+                    hears.recv_timeout(every)
+                };
+                match news {
+                    Ok(Told::Look) => {
+                        // Before the look: what is posted during it rings again.
+                        rung.swap(false, AcqRel);
+                        keeper.look();
+                    }
+                    Ok(Told::Follow(config, done)) => {
+                        keeper.reconfigure(&config);
+                        // Who told may have stopped waiting.
+                        let _ = done.send(());
+                    }
+                    Err(RecvTimeoutError::Timeout) => keeper.look(),
+                    Ok(Told::End) | Err(RecvTimeoutError::Disconnected) => return,
+                }
             }
         })?;
-        discovery.thread = Some(thread);
-        Ok(discovery)
+        Ok(Discovery { search, told, thread: Some(thread) })
+    }
+
+    /// Follows the lists of that configuration from now on: the replicas in it, and its file. Who is in both stays, with all
+    /// that is known of it. Waits until it is done, but not for a file that can't be read for `patience`: it is done
+    /// later then. Kubernetes and DNS stay as they are; a change of those needs a restart, and is told so.
+    pub fn reconfigure(&self, config: &Config, patience: Duration) {
+        let (done, waits) = mpsc::channel();
+        if self.told.send(Told::Follow(Box::new(config.clone()), done)).is_ok() {
+            let _ = waits.recv_timeout(patience);
+        }
     }
 }
 
 impl Drop for Discovery {
     fn drop(&mut self) {
         drop(self.search.take());
-        self.ending.store(true, Relaxed);
-        // Full: it has been rung already.
-        let _ = self.bell.try_send(());
+        // An error says that the thread has ended already.
+        let _ = self.told.send(Told::End);
         if let Some(thread) = self.thread.take() {
             // It has nothing to hand back; a panic in it was reported when it happened.
             let _ = thread.join();
