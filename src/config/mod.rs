@@ -5,12 +5,14 @@
 //! its path and the nearest key that exists: a typo that is silently ignored is found months later, in production.
 //!
 //! - `schema`: what can be written, with the defaults; `sections`: its smaller parts
+//! - `discovery`: replicas found in Kubernetes and in DNS
 //! - `speed`: the named speed profiles
 //! - `units`: `5s`, `64KiB`; `secret`: values that are never printed
 //! - `load`: text → tree → variables → typed → files of secrets
 //! - `reload`: what of a new configuration can hold at once; `snapshot`: what outlives the process
 //! - `keys`: unknown keys; `vars`: `${VAR}`; `validate`: what types can't say
 
+mod discovery;
 mod keys;
 mod lanes;
 mod load;
@@ -25,6 +27,7 @@ mod validate;
 mod vars;
 
 pub use lanes::Lanes;
+pub use discovery::{Dns, DnsName, Kubernetes, MAX_PORTS};
 pub use load::{ConfigError, Overrides, load, parse, parse_replicas, schema_json};
 pub use reload::{Adoption, adopt};
 pub use schema::{Config, EngineKind, ReplicaDefaults, ReplicaSpec};

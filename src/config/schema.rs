@@ -1,6 +1,7 @@
 //! The root of the configuration, and the replicas.
 
 use super::lanes::Lanes;
+use super::discovery::{Dns, Kubernetes};
 use super::secret::Secret;
 use super::sections::{Drain, Health, Index, Limits, Log, Poll, Price, Queue, Retry, Timeouts};
 use super::snapshot::Snapshot;
@@ -31,6 +32,10 @@ pub struct Config {
     pub replicas: Vec<ReplicaSpec>,
     /// A YAML or JSON file with a list of replicas, watched: they join and leave as it changes.
     pub replica_file: Option<PathBuf>,
+    /// Replicas found in a Kubernetes cluster; null: none.
+    pub kubernetes: Option<Kubernetes>,
+    /// Replicas found in DNS.
+    pub dns: Dns,
     /// What holds for each replica that doesn't say otherwise.
     pub replica_defaults: ReplicaDefaults,
     /// The speeds assumed before anything was measured.
@@ -73,6 +78,8 @@ impl Default for Config {
             admin_token: None,
             replicas: Vec::new(),
             replica_file: None,
+            kubernetes: None,
+            dns: Dns::default(),
             replica_defaults: ReplicaDefaults::default(),
             speed: Speed::default(),
             price: Price::default(),

@@ -5,6 +5,7 @@
 
 use super::schema::{Config, ReplicaSpec};
 use super::secret::Secret;
+use super::units::Seconds;
 use http::Uri;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -94,9 +95,14 @@ impl Config {
     pub fn validate(&self) -> Report {
         let mut c = Check::default();
         self.check_doors(&mut c);
-        if self.replicas.is_empty() && self.replica_file.is_none() {
-            c.error("replicas", "there are none: list some, or name a `replica_file`");
+        let found = self.replica_file.is_some() || self.kubernetes.is_some() || !self.dns.names.is_empty();
+        if self.replicas.is_empty() && !found {
+            c.error(
+                "replicas",
+                "there are none: list some, name a `replica_file`, or use `kubernetes` or `dns`",
+            );
         }
+        super::discovery::check(self.kubernetes.as_ref(), &self.dns, &mut c);
         c.replicas(&self.replicas, "replicas");
         c.at_least("replica_defaults.max_in_flight", self.replica_defaults.max_in_flight, 1);
         c.at_least("replica_defaults.kv_tokens", self.replica_defaults.kv_tokens, 1);
@@ -200,9 +206,7 @@ impl Config {
             ("snapshot.every", self.snapshot.every),
         ];
         for (path, span) in positive {
-            if span.get().is_zero() {
-                c.error(path, "must be more than 0");
-            }
+            c.positive(path, span);
         }
         if self.timeouts.first_byte.is_some_and(|t| t.get().is_zero()) {
             c.error("timeouts.first_byte", "must be more than 0; null means no limit");
@@ -247,17 +251,23 @@ pub(super) fn replicas(list: &[ReplicaSpec], at: &str) -> Report {
 }
 
 #[derive(Default)]
-struct Check {
+pub(super) struct Check {
     problems: Vec<Problem>,
 }
 
 impl Check {
-    fn error(&mut self, path: &str, message: impl Into<String>) {
+    pub(super) fn error(&mut self, path: &str, message: impl Into<String>) {
         self.problems.push(Problem::error(path, message));
     }
 
     fn warning(&mut self, path: &str, message: impl Into<String>) {
         self.problems.push(Problem::warning(path, message));
+    }
+
+    pub(super) fn positive(&mut self, path: &str, span: Seconds) {
+        if span.get().is_zero() {
+            self.error(path, "must be more than 0");
+        }
     }
 
     fn between(&mut self, path: &str, value: Option<f64>, low: f64, high: f64) {
@@ -321,6 +331,14 @@ impl Check {
     }
 }
 
+/// Is it a name that a host, a Kubernetes object or a DNS entry can have?
+pub(super) fn valid_host(name: &str) -> bool {
+    let label = |l: &str| {
+        (1..=63).contains(&l.len()) && l.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+    };
+    name.len() <= 253 && name.split('.').all(label)
+}
+
 fn check_url(url: &str) -> Result<(), String> {
     let uri: Uri = url.parse().map_err(|e| format!("`{url}` is not a URL: {e}"))?;
     match uri.scheme_str() {
@@ -351,7 +369,7 @@ fn check_url(url: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{ReplicaSpec, Seconds};
+    use crate::config::ReplicaSpec;
 
     fn good() -> Config {
         Config { replicas: vec![ReplicaSpec::new("http://10.0.0.1:8000/base")], ..Config::default() }

@@ -12,6 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 pub struct Member {
     /// The specification that it came from, defaults filled in.
     pub spec: ReplicaSpec,
+    /// Which incarnation of this address it is: another number is another server, of which nothing that was learned of the
+    /// one before holds. 0 where the source of replicas can't tell.
+    pub incarnation: u64,
     authority: Authority,
     base_path: Arc<str>,
     authorization: Option<HeaderValue>,
@@ -70,7 +73,7 @@ impl Member {
             extra.push((header, value));
         }
         let base_path = uri.path().trim_end_matches('/').into();
-        Ok(Member { spec, authority, base_path, authorization, extra })
+        Ok(Member { spec, incarnation: 0, authority, base_path, authorization, extra })
     }
 
     /// The same for all routers and all restarts: a hash of address and base path.

@@ -26,6 +26,8 @@ struct Known {
     /// Blocks that the index was last told.
     blocks: Option<u64>,
     page: Option<Page>,
+    /// Whoever found it says that it isn't ready.
+    held: bool,
 }
 
 /// What `/v1/models` says of one model.
@@ -162,7 +164,15 @@ impl Router {
         let mut slots = (**self.slots.load()).clone();
         slots.put(endpoint);
         self.slots.store(Arc::new(slots));
-        let known = Known { id, capacity: spec.kv_tokens, models: None, blocks: None, page: None, member };
+        let known = Known {
+            id,
+            capacity: spec.kv_tokens,
+            models: None,
+            blocks: None,
+            page: None,
+            held: false,
+            member,
+        };
         members.by_id.insert((id.slot, id.life), known);
         drop(members);
         self.refresh_models();
@@ -197,8 +207,19 @@ impl Router {
         known
     }
 
+    /// Whoever found a replica says that it isn't ready (or is again). While that lasts its good health pages don't count: one that
+    /// never served stays *starting*, so that requests may wait for it, and one that served is out after as many pages as any
+    /// that fails its own.
+    pub fn hold(&self, id: ReplicaId, held: bool) {
+        if let Some(known) = self.members.lock().by_id.get_mut(&(id.slot, id.life)) {
+            known.held = held;
+        }
+    }
+
     /// A health probe came back.
     pub fn probe(&self, id: ReplicaId, probe: Probe) {
+        let held = self.members.lock().by_id.get(&(id.slot, id.life)).is_some_and(|k| k.held);
+        let probe = if held && probe == Probe::Ok { Probe::NotReady } else { probe };
         let now = self.now();
         let (changed, state) = {
             let mut fleet = self.fleet.lock();

@@ -10,6 +10,7 @@ mod endpoint;
 mod explain;
 mod members;
 mod names;
+pub mod objectives;
 mod reservation;
 mod responses;
 mod snapshot;
@@ -30,6 +31,7 @@ use crate::core::{Arrival, Fleet, LaneRules, Placed, ReplicaId, Request, Request
 use arc_swap::ArcSwap;
 use endpoint::Slots;
 use names::Names;
+use objectives::{Objectives, Rewrites};
 use parking_lot::{Mutex, RwLock};
 use responses::Responses;
 use std::cell::RefCell;
@@ -50,6 +52,8 @@ pub struct Router {
     /// Serialises membership changes; the data plane never takes it.
     members: Mutex<members::Members>,
     models: ArcSwap<members::ModelList>,
+    objectives: ArcSwap<Objectives>,
+    rewrites: ArcSwap<Rewrites>,
     waiters: Waiters,
     responses: Mutex<Responses>,
     /// What an earlier router knew of replicas that haven't joined yet.
@@ -126,6 +130,8 @@ impl Router {
             slots: ArcSwap::default(),
             members: Mutex::default(),
             models: ArcSwap::default(),
+            objectives: ArcSwap::default(),
+            rewrites: ArcSwap::default(),
             waiters: Waiters::default(),
             responses: Mutex::new(Responses::new()),
             pending: Mutex::new(None),
@@ -283,6 +289,26 @@ impl Router {
     /// Remembers which replica has a stored response, so that a request that continues it goes there.
     pub fn remember_response(&self, response_id: &str, replica: ReplicaId) {
         self.responses.lock().insert(response_id, replica);
+    }
+
+    /// Priorities by the name of an objective, as they are now.
+    pub fn objectives(&self) -> Arc<Objectives> {
+        self.objectives.load_full()
+    }
+
+    /// Replaces the table of objectives.
+    pub fn set_objectives(&self, objectives: Objectives) {
+        self.objectives.store(Arc::new(objectives));
+    }
+
+    /// Which model is meant by a name, as it is now.
+    pub fn rewrites(&self) -> Arc<Rewrites> {
+        self.rewrites.load_full()
+    }
+
+    /// Replaces the rules for model names.
+    pub fn set_rewrites(&self, rewrites: Rewrites) {
+        self.rewrites.store(Arc::new(rewrites));
     }
 
     /// Regular housekeeping, about once a second: medians, capacities in blocks, the measure of regret, late wake-ups.
