@@ -119,6 +119,7 @@ impl World {
             streams: self.rng.bool(),
             pinned: (self.rng.u8(..20) == 0).then(|| self.some_member()).flatten(),
             exclude: (self.rng.u8(..10) == 0).then(|| self.some_member()).flatten().into_iter().collect(),
+            only: (self.rng.u8(..10) == 0).then(|| self.some_member().into_iter().collect()),
             ..Request::text(id, ModelId(self.rng.u32(0..=MODELS)), 0)
         };
         self.try_place(request, chain);

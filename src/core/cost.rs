@@ -63,12 +63,14 @@ pub struct Price {
     pub regret: f64,
     /// Failures, late prefills.
     pub trouble: f64,
+    /// Loading the request's LoRA adapter.
+    pub adapter: f64,
 }
 
 impl Price {
     /// The sum.
     pub fn total(&self) -> f64 {
-        self.wait + self.prefill + self.harm + self.decode + self.memory + self.regret + self.trouble
+        self.wait + self.prefill + self.harm + self.decode + self.memory + self.regret + self.trouble + self.adapter
     }
 }
 
@@ -127,6 +129,7 @@ pub fn price(
         memory: 0.0,
         regret: 0.0,
         trouble: replica.trouble(now),
+        adapter: 0.0,
     };
     let fresh = load.prompt - here.cached.min(load.prompt) + load.output * load.choices;
     if let Some(capacity) = replica.facts.capacity.filter(|&c| c > 0) {

@@ -37,7 +37,7 @@ const STAY: f64 = 0.8;
 /// Prices this near (seconds) are equal, whatever the share.
 const EQUAL: f64 = 1e-4;
 
-type List = SmallVec<[Candidate; 32]>;
+pub(super) type List = SmallVec<[Candidate; 32]>;
 
 impl Fleet {
     /// A request comes: choose and reserve, or wait, or refuse. A waiting request arrives again when it is its turn.
@@ -75,7 +75,7 @@ impl Fleet {
     }
 
     /// Tokens of a prompt, and what it will decode.
-    fn size(&self, req: &Request) -> Load {
+    pub(super) fn size(&self, req: &Request) -> Load {
         let stats = req.model.and_then(|m| self.models.get(&m));
         let ratio = stats.map_or(self.settings.tokens_per_byte, ModelStats::tokens_per_byte);
         let prompt = match req.length {
@@ -98,7 +98,7 @@ impl Fleet {
     }
 
     /// Every replica with its exclusion or price; prices of the excluded only when `all`.
-    fn survey(&self, now: Time, req: &Request, seen: &Seen<'_>, load: &Load, all: bool) -> List {
+    pub(super) fn survey(&self, now: Time, req: &Request, seen: &Seen<'_>, load: &Load, all: bool) -> List {
         let block = self.block_tokens(req, load);
         let share = self.established(now, req);
         let shape = self.fit.shape();
@@ -114,7 +114,8 @@ impl Fleet {
                 (false, _) => Price::default(),
                 (true, true) => {
                     let here = Here { cached, room };
-                    cost::price(now, shape, self.medians, &self.settings.weights, r, load, &here)
+                    let price = cost::price(now, shape, self.medians, &self.settings.weights, r, load, &here);
+                    Price { adapter: r.adapters.load_seconds(req.model), ..price }
                 }
                 (true, false) => cost::call_price(now, shape, r),
             };
@@ -136,6 +137,8 @@ impl Fleet {
             Some(Excluded::Draining)
         } else if !r.serves(req.model) {
             Some(Excluded::Model)
+        } else if req.only.as_ref().is_some_and(|only| only.binary_search(&r.id).is_err()) {
+            Some(Excluded::Subset)
         } else if req.exclude.contains(&r.id) {
             Some(Excluded::Tried)
         } else if req.pinned.is_some_and(|p| p != r.id) {
@@ -234,7 +237,7 @@ impl Fleet {
             .map(|(at, _)| at)
     }
 
-    fn book(&mut self, now: Time, req: &Request, load: &Load, c: &Candidate) -> Placed {
+    pub(super) fn book(&mut self, now: Time, req: &Request, load: &Load, c: &Candidate) -> Placed {
         if let Some(model) = req.model
             && self.models.len() < self.settings.max_models
         {
@@ -246,6 +249,9 @@ impl Fleet {
         if let Some(r) = self.get_mut(c.replica) {
             if c.blocks == 0 {
                 r.last_cold = now;
+            }
+            if let Some(model) = req.model {
+                r.adapters.used(model);
             }
             let scale = r.prefill.log(now, medians.prefill).exp();
             let here = Here { cached: c.cached, room: None };

@@ -3,6 +3,7 @@
 use super::ids::{ModelId, ReplicaId, RequestId};
 use super::prefix::chain::TEXT_BLOCK;
 use smallvec::SmallVec;
+use std::sync::Arc;
 
 /// How long a prompt is, and in which unit its chain counts.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,6 +47,8 @@ pub struct Request {
     pub pinned: Option<ReplicaId>,
     /// Replicas already tried for this request: not eligible again.
     pub exclude: SmallVec<[ReplicaId; 2]>,
+    /// The only replicas that it may go to, sorted (a gateway's subset); `None`: any.
+    pub only: Option<Arc<[ReplicaId]>>,
 }
 
 impl Request {
@@ -62,6 +65,7 @@ impl Request {
             streams: true,
             pinned: None,
             exclude: SmallVec::new(),
+            only: None,
         }
     }
 }

@@ -28,6 +28,10 @@ pub struct Ask {
     pub previous_response: Option<String>,
     /// Replicas that have failed this request already.
     pub tried: SmallVec<[ReplicaId; 2]>,
+    /// The only replicas that may serve it, sorted; `None`: any.
+    pub only: Option<Arc<[ReplicaId]>>,
+    /// How many of the next cheapest replicas are wanted beside the choice.
+    pub fallbacks: usize,
 }
 
 impl Ask {
@@ -49,6 +53,7 @@ impl Ask {
             streams: self.streams,
             pinned,
             exclude: self.tried.clone(),
+            only: self.only.clone(),
         }
     }
 }

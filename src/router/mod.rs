@@ -6,6 +6,7 @@
 //! are counted in the reservation and booked in strides.
 
 mod ask;
+mod elsewhere;
 mod endpoint;
 mod explain;
 mod members;
@@ -15,6 +16,7 @@ mod responses;
 mod waiters;
 
 pub use ask::{Ask, Refusal};
+pub use elsewhere::Counts;
 pub use endpoint::{Endpoint, Member};
 pub use explain::{CandidateView, Explanation, PriceView};
 pub use members::{ModelInfo, Page, ReplicaView};
@@ -22,6 +24,7 @@ pub use reservation::Reservation;
 
 use crate::config::Config;
 use crate::core::cost::Weights;
+use crate::core::fallback::Next;
 use crate::core::health::Rules;
 use crate::core::prefix::{IndexConfig, IndexStats, Matches, PrefixIndex};
 use crate::core::{Arrival, Fleet, Placed, ReplicaId, Request, RequestId, Seen, Settings, Time};
@@ -133,7 +136,7 @@ impl Router {
     /// # Errors
     /// A [`Refusal`] that says why, and when trying again makes sense.
     pub async fn place(self: &Arc<Self>, ask: &Ask) -> Result<Reservation, Refusal> {
-        let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
+        let id = self.next_id();
         let request = self.request(id, ask);
         let begun = Instant::now();
         if let Some(done) = self.attempt(&request, ask, begun) {
@@ -152,6 +155,10 @@ impl Router {
         }
     }
 
+    fn next_id(&self) -> RequestId {
+        RequestId(self.next_id.fetch_add(1, Ordering::Relaxed))
+    }
+
     /// One try: `None` means wait.
     fn attempt(
         self: &Arc<Self>,
@@ -161,15 +168,18 @@ impl Router {
     ) -> Option<Result<Reservation, Refusal>> {
         let picking = Instant::now();
         let now = self.now();
-        let (arrival, more) = SCRATCH.with_borrow_mut(|s| {
+        let (arrival, next, more) = SCRATCH.with_borrow_mut(|s| {
             self.look(&ask.chain, s);
+            let seen = Seen { matched: s.matches.as_slice(), room: &s.room, continues: s.matches.at_leaf() };
             let mut fleet = self.fleet.lock();
-            let arrival = fleet.arrive(
-                now,
-                req,
-                &Seen { matched: s.matches.as_slice(), room: &s.room, continues: s.matches.at_leaf() },
-            );
-            (arrival, fleet.waiting() > 0)
+            let arrival = fleet.arrive(now, req, &seen);
+            let next = match &arrival {
+                Arrival::Placed(p) if ask.fallbacks > 0 => {
+                    fleet.runners_up(now, req, &seen, p.replica, ask.fallbacks)
+                }
+                _ => Next::new(),
+            };
+            (arrival, next, fleet.waiting() > 0)
         });
         let placed = match arrival {
             Arrival::Waiting => return None,
@@ -182,7 +192,11 @@ impl Router {
         if more {
             self.wake();
         }
-        Some(self.reserve(req, placed, begun, picking))
+        let mut reserved = self.reserve(req, placed, begun, picking);
+        if let Ok(reservation) = &mut reserved {
+            reservation.next = next;
+        }
+        Some(reserved)
     }
 
     fn reserve(

@@ -162,6 +162,7 @@ impl Homing {
             streams: true,
             pinned: None,
             exclude: absent.filter_map(|(_, id)| *id).collect(),
+            only: None,
         }
     }
 
