@@ -22,6 +22,7 @@ pub mod control;
 pub mod core;
 pub mod discovery;
 pub mod engine;
+pub mod extproc;
 pub mod observe;
 pub mod openai;
 pub mod proxy;
