@@ -6,6 +6,7 @@ use crate::config::Config;
 use crate::control::{Context, Control};
 use crate::core::prefix::TEXT_BLOCK;
 use crate::discovery::{self, Discovery};
+use crate::extproc::ExtProc;
 use crate::observe::{self, AccessLog, BlockKey, Loud, Metrics};
 use crate::openai::{Problem, Shape};
 use crate::proxy::{Phase, PromptReader, Proxy, Settings};
@@ -36,8 +37,10 @@ pub enum ServeError {
 
 /// A router that serves: the doors, the eyes and the ports beside the traffic, all on threads of their own.
 pub struct Running {
-    /// Where clients come in.
-    pub listen: SocketAddr,
+    /// Where clients come in, if there is a proxy.
+    pub listen: Option<SocketAddr>,
+    /// Where Envoy comes in, and where the health service is, if there is an endpoint picker.
+    pub extproc: Option<(SocketAddr, Option<SocketAddr>)>,
     /// Where health and metrics are.
     pub metrics: SocketAddr,
     /// Where the admin port is.
@@ -46,6 +49,7 @@ pub struct Running {
     pub router: Arc<Router>,
     phase: watch::Sender<Phase>,
     proxy: Option<Proxy>,
+    picker: Option<ExtProc>,
     _parts: (Discovery, Watch, Control),
 }
 
@@ -68,9 +72,19 @@ impl Running {
             settings.block_key =
                 Some(block_key(file).map_err(named(format!("log.block_key_file {}", file.display())))?);
         }
-        let proxy = Proxy::bind(config.listen, settings, router.clone(), metrics.clone(), access)
-            .map_err(named(format!("data port {}", config.listen)))?;
-        let listen = proxy.local_addr().map_err(named("data port".into()))?;
+        let picker = ExtProc::bind(config, router.clone(), metrics.clone(), access.clone())
+            .map_err(named("endpoint picker".into()))?;
+        let extproc = match &picker {
+            Some(p) => Some((p.local_addr().map_err(named("endpoint picker".into()))?, p.health_addr())),
+            None => None,
+        };
+        let proxy = if picker.is_some() && config.extproc.alone {
+            None
+        } else {
+            let proxy = Proxy::bind(config.listen, settings, router.clone(), metrics.clone(), access);
+            Some(proxy.map_err(named(format!("data port {}", config.listen)))?)
+        };
+        let listen = proxy.as_ref().map(Proxy::local_addr).transpose().map_err(named("data port".into()))?;
         let reader = router.clone();
         let control = Control::start(Context {
             config: Arc::new(config.clone()),
@@ -87,11 +101,13 @@ impl Running {
             .map_err(named("discovery".into()))?;
         Ok(Running {
             listen,
+            extproc,
             metrics: control.metrics_addr(),
             admin: control.admin_addr(),
             router,
             phase,
-            proxy: Some(proxy),
+            proxy,
+            picker,
             _parts: (found, watch, control),
         })
     }
@@ -101,10 +117,20 @@ impl Running {
     /// # Errors
     /// A worker's thread can't be started.
     pub async fn serve(&mut self) -> io::Result<()> {
-        match self.proxy.take() {
-            Some(proxy) => proxy.run(self.phase.subscribe()).await,
-            None => Ok(()),
-        }
+        let (proxy, picker) = (self.proxy.take(), self.picker.take());
+        let proxy = async {
+            match proxy {
+                Some(proxy) => proxy.run(self.phase.subscribe()).await,
+                None => Ok(()),
+            }
+        };
+        let picker = async {
+            match picker {
+                Some(picker) => picker.run(self.phase.subscribe()).await,
+                None => Ok(()),
+            }
+        };
+        tokio::try_join!(proxy, picker).map(|((), ())| ())
     }
 
     /// The way out: who holds it can drain and close.
@@ -149,7 +175,8 @@ pub(super) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     small_runtime()?.block_on(async {
         let mut running = Running::start(&config)?;
         tracing::info!(
-            listen = %running.listen, metrics = %running.metrics, admin = ?running.admin,
+            listen = running.listen.map(display), extproc = running.extproc.map(|(at, _)| display(at)),
+            health = running.extproc.and_then(|(_, at)| at).map(display), metrics = %running.metrics, admin = ?running.admin,
             replicas = config.replicas.len(), "serving"
         );
         let phase = running.phase();

@@ -1,5 +1,6 @@
 //! The root of the configuration, and the replicas.
 
+use super::extproc::ExtProc;
 use super::secret::Secret;
 use super::sections::{Drain, Health, Index, Limits, Log, Poll, Price, Queue, Retry, Timeouts};
 use super::speed::Speed;
@@ -25,6 +26,8 @@ pub struct Config {
     #[serde(skip_deserializing)]
     #[schemars(skip)]
     pub admin_token: Option<Secret>,
+    /// The endpoint picker for gateways built on Envoy.
+    pub extproc: ExtProc,
     /// The replicas.
     pub replicas: Vec<ReplicaSpec>,
     /// A YAML or JSON file with a list of replicas, watched: they join and leave as it changes.
@@ -65,6 +68,7 @@ impl Default for Config {
             admin: Some((Ipv4Addr::LOCALHOST, 9091).into()),
             admin_token_file: None,
             admin_token: None,
+            extproc: ExtProc::default(),
             replicas: Vec::new(),
             replica_file: None,
             replica_defaults: ReplicaDefaults::default(),

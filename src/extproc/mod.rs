@@ -8,21 +8,28 @@
 //! - `intent`: what headers ask for; `policies`: what names in them stand for; `address`: how gateways write addresses
 //! - `body`, `truncated`, `model_name`, `restore`: bodies held, read from their beginning, renamed, and named back
 //! - `session`: one stream with its reservation; `record`: what is told of it; `kept`: reservations whose end isn't seen
-//! - `server`: ports, threads, the way out; `tls`: certificates; `health`: the gRPC health service
+//! - `server`: ports, threads, the way out; `conn`: a connection; `tls`: certificates; `health`: the gRPC health service
 
 mod address;
 mod body;
+mod conn;
 mod effect;
 mod exchange;
+mod health;
 mod intent;
+mod kept;
 mod message;
 mod model_name;
 mod names;
 mod policies;
+mod record;
 mod refuse;
 mod request;
 mod response;
 mod restore;
+mod server;
+mod session;
+mod tls;
 mod truncated;
 pub mod wire;
 
@@ -34,6 +41,7 @@ pub use message::{Head, Immediate, In, Mode, Notes, Out, Set};
 pub use policies::{Feed, Policies, Target};
 pub use refuse::Refused;
 pub use request::Context;
+pub use server::ExtProc;
 
 #[cfg(test)]
 mod exchange_tests;

@@ -37,6 +37,7 @@ mod upstream;
 mod watch;
 mod worker;
 
+pub use record::Ending;
 pub use prompt::{Prompt, PromptReader};
 pub use server::{Phase, Proxy};
 pub use settings::Settings;
