@@ -7,6 +7,7 @@
 //! - [`router`]: the shell around the core: locks, clock, wake-ups; hands out reservations.
 //! - [`openai`]: what must be understood of OpenAI-shaped traffic, read where it lies: bodies, streams, errors.
 //! - [`proxy`]: door one, an OpenAI-compatible HTTP server: accept, place, forward, retry.
+//! - [`extproc`]: door two, an endpoint picker for gateways built on Envoy.
 //! - [`discovery`]: who is in the fleet: a list, and a file that is watched.
 //! - [`watch`]: keeps looking at the fleet: health, load, models.
 //! - [`control`]: the ports beside the traffic: health, metrics, admin.

@@ -17,6 +17,7 @@ const MAY: &[(&str, &[&str])] = &[
     ("discovery", &["router", "engine", "config", "observe"]),
     ("watch", &["router", "engine", "config", "observe", "core"]),
     ("proxy", &["router", "openai", "config", "observe", "core"]),
+    ("extproc", &["proxy", "router", "openai", "config", "observe", "core"]),
     ("control", &["router", "openai", "config", "observe", "core"]),
     ("sim", &["core", "openai", "engine"]),
 ];
