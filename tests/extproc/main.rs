@@ -10,5 +10,6 @@
 mod bodies;
 mod doors;
 mod ends;
+mod example;
 mod picks;
 mod rig;

@@ -34,7 +34,10 @@ async fn lower_queue_and_cache_use_win() {
 async fn an_adapter_that_is_loaded_wins_over_a_lower_cache_use() {
     let rig = Rig::of(
         (1..4)
-            .map(|n| ReplicaSpec { models: None, ..ReplicaSpec::new(format!("http://10.0.0.{n}:8000")) })
+            .map(|n| ReplicaSpec {
+                models: Some(["base", "chat", "sql"].map(String::from).to_vec()),
+                ..ReplicaSpec::new(format!("http://10.0.0.{n}:8000"))
+            })
             .collect(),
         |_| {},
     );

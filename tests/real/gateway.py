@@ -82,7 +82,7 @@ class Gateway:
             text = text.replace("failure_mode_allow: false", "failure_mode_allow: true")
         config = self.logs / "envoy.yaml"
         config.write_text(text)
-        argv = [self.envoy_bin, "-c", str(config), "--disable-hot-restart", "--concurrency", "1", "-l", "warning"]
+        argv = [self.envoy_bin, "-c", str(config), "--disable-hot-restart", "--file-flush-interval-msec", "200", "--concurrency", "1", "-l", "warning"]
         self.envoy = Process.start(f"envoy-{time.monotonic_ns()}", argv, dict(os.environ), self.logs)
 
     async def ready(self) -> None:
@@ -90,7 +90,7 @@ class Gateway:
         end = time.monotonic() + 120
         while time.monotonic() < end:
             try:
-                answer = await Connection(self.ports["main"]).ask("POST", "/v1/completions", body(64, False, self.model), timeout=5)
+                answer = await Connection(self.ports["main"]).ask("POST", "/v1/chat/completions", body(64, False, self.model), timeout=5)
                 up = await Connection(self.ports["metrics"]).ask("GET", "/metrics", timeout=5)
                 if answer.status == 200 and up.body.count(b'state="ready"} 1') == self.alive:
                     return
