@@ -42,9 +42,13 @@ impl Stream {
     }
 
     async fn say(&self, request: Request, answer_mode: Option<i32>) {
-        let protocol_config = answer_mode
-            .map(|response_body_mode| ProtocolConfiguration { request_body_mode: 4, response_body_mode, ..Default::default() });
-        let message = ProcessingRequest { request: Some(request), protocol_config, ..ProcessingRequest::default() };
+        let protocol_config = answer_mode.map(|response_body_mode| ProtocolConfiguration {
+            request_body_mode: 4,
+            response_body_mode,
+            ..Default::default()
+        });
+        let message =
+            ProcessingRequest { request: Some(request), protocol_config, ..ProcessingRequest::default() };
         self.say.send(message).await.unwrap();
     }
 
@@ -110,11 +114,15 @@ fn picker(replicas: usize) -> (SocketAddr, Arc<Router>, watch::Sender<Phase>) {
     config.extproc.plaintext = true;
     let router = Router::new(&config, 7);
     for n in 0..replicas {
-        let spec = ReplicaSpec { models: Some(vec!["m".into()]), ..ReplicaSpec::new(format!("http://10.0.{}.{}:8000", n / 250, n % 250)) };
+        let spec = ReplicaSpec {
+            models: Some(vec!["m".into()]),
+            ..ReplicaSpec::new(format!("http://10.0.{}.{}:8000", n / 250, n % 250))
+        };
         let id = router.join(Member::new(spec).unwrap()).unwrap();
         (0..2).for_each(|_| router.probe(id, Probe::Ok));
     }
-    let picker = ExtProc::bind(&config, router.clone(), Arc::new(Metrics::new()), AccessLog::off()).unwrap().unwrap();
+    let picker =
+        ExtProc::bind(&config, router.clone(), Arc::new(Metrics::new()), AccessLog::off()).unwrap().unwrap();
     let at = picker.local_addr().unwrap();
     let (phase, watching) = watch::channel(Phase::Running);
     tokio::spawn(async move { picker.run(watching).await.unwrap() });
@@ -136,7 +144,8 @@ fn cpu() -> f64 {
         let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
         let (Some(open), Some(close)) = (stat.find('('), stat.rfind(')')) else { continue };
         if stat[open + 1..close].starts_with("homing-epp") {
-            let fields: Vec<u64> = stat[close + 2..].split(' ').skip(11).take(2).flat_map(str::parse).collect();
+            let fields: Vec<u64> =
+                stat[close + 2..].split(' ').skip(11).take(2).flat_map(str::parse).collect();
             ticks += fields.iter().sum::<u64>();
         }
     }
@@ -212,7 +221,10 @@ async fn latency(kept: bool) {
     let used = (cpu() - before) / times.len() as f64 * 1e6;
     let (p50, p95, p99) = (share(&mut times, 0.5), share(&mut times, 0.95), share(&mut times, 0.99));
     let name = if kept { "kept" } else { "latency" };
-    println!(r#"{{"bench":"{name}","requests":{},"p50_ms":{p50:.3},"p95_ms":{p95:.3},"p99_ms":{p99:.3},"cpu_us":{used:.1}}}"#, times.len());
+    println!(
+        r#"{{"bench":"{name}","requests":{},"p50_ms":{p50:.3},"p95_ms":{p95:.3},"p99_ms":{p99:.3},"cpu_us":{used:.1}}}"#,
+        times.len()
+    );
 }
 
 /// 200 streams of 200 chunks, 20 ms apart.
@@ -270,7 +282,10 @@ async fn long() {
     .await;
     let cores = (cpu() - before) / begun.elapsed().as_secs_f64();
     let (p50, p95) = (share(&mut times, 0.5), share(&mut times, 0.95));
-    println!(r#"{{"bench":"long","requests":{},"cores":{cores:.3},"p50_ms":{p50:.3},"p95_ms":{p95:.3}}}"#, times.len());
+    println!(
+        r#"{{"bench":"long","requests":{},"cores":{cores:.3},"p50_ms":{p50:.3},"p95_ms":{p95:.3}}}"#,
+        times.len()
+    );
 }
 
 /// 50 streams a second that last: memory of the picker and this client together, and CPU at rest.

@@ -164,7 +164,8 @@ impl Config {
             return;
         }
         for (i, r) in self.replicas.iter().enumerate() {
-            let host = r.url.parse::<Uri>().ok().and_then(|u| u.host().map(str::to_owned)).unwrap_or_default();
+            let host =
+                r.url.parse::<Uri>().ok().and_then(|u| u.host().map(str::to_owned)).unwrap_or_default();
             let host = host.trim_start_matches('[').trim_end_matches(']');
             if host.parse::<std::net::IpAddr>().is_err() {
                 let why = "its host is a name, which a gateway can't be sent to: it gets nothing from the endpoint picker";

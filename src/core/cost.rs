@@ -70,7 +70,14 @@ pub struct Price {
 impl Price {
     /// The sum.
     pub fn total(&self) -> f64 {
-        self.wait + self.prefill + self.harm + self.decode + self.memory + self.regret + self.trouble + self.adapter
+        self.wait
+            + self.prefill
+            + self.harm
+            + self.decode
+            + self.memory
+            + self.regret
+            + self.trouble
+            + self.adapter
     }
 }
 

@@ -29,7 +29,13 @@ impl Fleet {
     }
 
     /// Books a request on `replica`, where somebody else has sent it. `None` if that one has left.
-    pub fn book_on(&mut self, now: Time, req: &Request, seen: &Seen<'_>, replica: ReplicaId) -> Option<Placed> {
+    pub fn book_on(
+        &mut self,
+        now: Time,
+        req: &Request,
+        seen: &Seen<'_>,
+        replica: ReplicaId,
+    ) -> Option<Placed> {
         let load = self.size(req);
         let list = self.survey(now, req, seen, &load, true);
         let there = list.iter().find(|c| c.replica == replica)?;
@@ -77,10 +83,7 @@ mod tests {
         assert_eq!(placed.replica, ids[2], "of one, whatever the prices");
         req.id = RequestId(2);
         req.only = Some([].into());
-        assert_eq!(
-            fleet.arrive(Time(0), &req, &seen),
-            Arrival::Rejected(crate::core::Rejection::NoReplica)
-        );
+        assert_eq!(fleet.arrive(Time(0), &req, &seen), Arrival::Rejected(crate::core::Rejection::NoReplica));
     }
 
     #[test]

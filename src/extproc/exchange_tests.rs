@@ -216,7 +216,8 @@ fn a_long_body_is_decided_by_its_beginning_and_streamed_from_there() {
     assert_eq!(length(&out[0]), Some(body.len().to_string()));
     assert_eq!(out[1..], [Out::RequestBody(bytes(first), false)]);
     let out = sent(s.say(In::RequestBody(bytes(rest), true)));
-    let pieces: Vec<_> = out.iter().map(|o| if let Out::RequestBody(b, e) = o { (b.len(), *e) } else { (0, false) }).collect();
+    let pieces: Vec<_> =
+        out.iter().map(|o| if let Out::RequestBody(b, e) = o { (b.len(), *e) } else { (0, false) }).collect();
     assert!(pieces.iter().all(|p| p.0 <= PIECE) && pieces.iter().filter(|p| p.1).count() == 1);
     assert!(pieces.last().unwrap().1);
 }
@@ -226,7 +227,9 @@ fn a_model_named_last_is_waited_for_within_bounds() {
     let mut s = Stage::new();
     s.say(post(&[]));
     let text = "x".repeat(100_000);
-    assert!(s.say(In::RequestBody(bytes(&format!(r#"{{"messages":[{{"content":"{text}"#)), false)).is_empty());
+    assert!(
+        s.say(In::RequestBody(bytes(&format!(r#"{{"messages":[{{"content":"{text}"#)), false)).is_empty()
+    );
     let wish = wish(s.say(In::RequestBody(bytes(r#""}],"model":"last"}"#), true)));
     assert_eq!(wish.ask.model.as_deref(), Some("last"));
     let mut s = Stage::new();
@@ -300,7 +303,10 @@ fn a_stream_passes_at_once_and_tells_its_tokens_and_usage() {
     assert!(matches!(effects.as_slice(), [Effect::Send(Out::ResponseBody(b, false))] if *b == role));
     let half = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: {\"choices\":[{\"del";
     let effects = s.say(In::ResponseBody(bytes(half), false));
-    assert!(matches!(&effects[0], Effect::Send(Out::ResponseBody(b, false)) if b == half.as_bytes()), "no waiting");
+    assert!(
+        matches!(&effects[0], Effect::Send(Out::ResponseBody(b, false)) if b == half.as_bytes()),
+        "no waiting"
+    );
     assert!(matches!(effects[1..], [Effect::FirstToken, Effect::Progress(1)]), "{effects:?}");
     let last = "ta\":{\"content\":\"b\"}}]}\n\ndata: {\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":2,\
                 \"prompt_tokens_details\":{\"cached_tokens\":4}}}\n\ndata: [DONE]\n\n";

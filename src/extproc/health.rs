@@ -47,7 +47,10 @@ fn answer(status: ServingStatus) -> HealthCheckResponse {
 
 #[tonic::async_trait]
 impl Health for Pulse {
-    async fn check(&self, request: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
+    async fn check(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
         let service = &request.get_ref().service;
         let names = "known services: \"\", liveness, readiness, envoy.service.ext_proc.v3.ExternalProcessor";
         let status = self.of(service).ok_or_else(|| Status::not_found(names))?;

@@ -117,7 +117,11 @@ mod tests {
     fn old_and_new_names_of_headers() {
         for (objective, tenant, rewrite) in [
             ("x-llm-d-inference-objective", "x-llm-d-inference-fairness-id", "x-llm-d-model-name-rewrite"),
-            ("x-gateway-inference-objective", "x-gateway-inference-fairness-id", "x-gateway-model-name-rewrite"),
+            (
+                "x-gateway-inference-objective",
+                "x-gateway-inference-fairness-id",
+                "x-gateway-model-name-rewrite",
+            ),
         ] {
             let pairs =
                 [(objective, "batch"), (tenant, "acme"), (rewrite, "m2"), ("x-llm-d-slo-ttft-ms", "250")];
@@ -139,7 +143,8 @@ mod tests {
 
     #[test]
     fn only_json_posted_to_a_known_path_is_read() {
-        let post = |path, kind| of(&[(":method", "POST"), (":path", path), ("content-type", kind)], &rules()).shape;
+        let post =
+            |path, kind| of(&[(":method", "POST"), (":path", path), ("content-type", kind)], &rules()).shape;
         assert_eq!(post("/v1/chat/completions?x=1", "application/json; charset=utf-8"), Some(Shape::Chat));
         assert_eq!(post("/tenant/v1/completions", "Application/JSON"), Some(Shape::Completions));
         assert_eq!(post("/v1/chat/completions", "multipart/form-data"), None);

@@ -95,7 +95,8 @@ mod tests {
 
     #[test]
     fn weights_are_shares_and_an_id_stays_where_it_is() {
-        let p = policies(&[("batch", -1)], &[("food", &[("food-v1", 9), ("food-v2", 1)]), ("none", &[("x", 0)])]);
+        let p =
+            policies(&[("batch", -1)], &[("food", &[("food-v1", 9), ("food-v2", 1)]), ("none", &[("x", 0)])]);
         assert_eq!((p.priority("batch"), p.priority("?")), (-1, 0));
         let second = (0..1000).filter(|n| p.target("food", &n.to_string()) == Some("food-v2")).count();
         assert!((50..150).contains(&second), "{second} of 1,000 for a tenth");

@@ -111,7 +111,9 @@ fn request_body(rng: &mut fastrand::Rng) -> String {
         0 => "{\"model\":".to_owned(),
         1 => "{\"messages\":[]}".to_owned(),
         2 => format!("{{\"messages\":[{{\"role\":\"user\",\"content\":\"{text}\"}}],\"model\":\"m\"}}"),
-        _ => format!("{{\"model\":\"m\",\"stream\":{stream},\"messages\":[{{\"role\":\"user\",\"content\":\"{text}\"}}]}}"),
+        _ => format!(
+            "{{\"model\":\"m\",\"stream\":{stream},\"messages\":[{{\"role\":\"user\",\"content\":\"{text}\"}}]}}"
+        ),
     }
 }
 
@@ -126,11 +128,13 @@ fn run(seed: u64) {
     let events = rng.bool();
     let kind = if events { "text/event-stream" } else { "application/json" };
     let said = if renamed { "another-name" } else { "m" };
-    let line = format!("data: {{\"model\":\"{said}\",\"choices\":[{{\"delta\":{{\"content\":\"x\"}}}}]}}\n\n");
+    let line =
+        format!("data: {{\"model\":\"{said}\",\"choices\":[{{\"delta\":{{\"content\":\"x\"}}}}]}}\n\n");
     let answer = line.repeat(rng.usize(..40));
     let status = *rng.choice(["200", "200", "200", "404", "503"].iter()).unwrap();
-    let mut go_in =
-        direction(&mut rng, post(if renamed { &more } else { &[] }), body.as_bytes(), true).into_iter().peekable();
+    let mut go_in = direction(&mut rng, post(if renamed { &more } else { &[] }), body.as_bytes(), true)
+        .into_iter()
+        .peekable();
     let first = In::ResponseHead(head(&[(":status", status), ("content-type", kind)]), false);
     let mut come_back = direction(&mut rng, first, answer.as_bytes(), false).into_iter().peekable();
     let orderly = rng.u8(..4) > 0;

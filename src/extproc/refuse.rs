@@ -23,10 +23,7 @@ impl From<Problem> for Refused {
 impl Refused {
     /// No endpoint is eligible.
     pub fn no_endpoints(retry_after: u32) -> Self {
-        Refused {
-            problem: Problem::no_capacity(retry_after),
-            reason: Some("rejected-no-endpoints"),
-        }
+        Refused { problem: Problem::no_capacity(retry_after), reason: Some("rejected-no-endpoints") }
     }
 
     /// The router said no.
@@ -61,10 +58,8 @@ impl Refused {
 
     /// The answer instead of the replica's.
     pub fn answer(&self, shape: ErrorShape, request_id: &str) -> Immediate {
-        let mut set: Vec<Set> = vec![
-            ("content-type", "application/json".into()),
-            ("x-request-id", request_id.to_owned().into()),
-        ];
+        let mut set: Vec<Set> =
+            vec![("content-type", "application/json".into()), ("x-request-id", request_id.to_owned().into())];
         if let Some(seconds) = self.problem.retry_after {
             set.push(("retry-after", seconds.to_string().into()));
         }
@@ -93,7 +88,10 @@ mod tests {
         };
         let some = |s: &str| Some(s.to_owned());
         let after = |n| some(n);
-        assert_eq!(of(Refusal::NoReplica { retry_after: 2 }), (503, some("rejected-no-endpoints"), after("2")));
+        assert_eq!(
+            of(Refusal::NoReplica { retry_after: 2 }),
+            (503, some("rejected-no-endpoints"), after("2"))
+        );
         assert_eq!(of(Refusal::QueueFull { retry_after: 7 }), (429, some("rejected-saturated"), after("7")));
         assert_eq!(of(Refusal::Deadline { retry_after: 1 }), (503, some("rejected-ttl-expired"), after("1")));
         assert_eq!(of(Refusal::TooLong { prompt: 9, max: 3 }), (400, None, None));

@@ -165,11 +165,7 @@ impl Request {
             self.stage = Stage::Reading;
             return self.consider(cx, effects);
         }
-        let ask = Ask {
-            choices: 1,
-            previous_response: self.intent.stored.take(),
-            ..Ask::default()
-        };
+        let ask = Ask { choices: 1, previous_response: self.intent.stored.take(), ..Ask::default() };
         self.place(ask, cx, effects);
         Ok(())
     }

@@ -132,7 +132,9 @@ impl Answer {
             self.restore = Some(Restore::new(replica, client, self.events));
             remove.push("content-length");
         }
-        if rules.testing && let Some(served) = notes.served {
+        if rules.testing
+            && let Some(served) = notes.served
+        {
             set.push((names::TEST_SERVED, served.to_string().into()));
         }
         effects.push(Effect::Send(Out::ResponseHead { set, remove }));
@@ -199,7 +201,9 @@ impl Answer {
     fn end(&mut self, asked: &Asked<'_>, effects: &mut Effects) {
         self.stage = Stage::Over;
         self.watch.end();
-        if asked.stores && let Some(id) = self.watch.id() {
+        if asked.stores
+            && let Some(id) = self.watch.id()
+        {
             effects.push(Effect::Stored(id.into()));
         }
         self.tokens = self.tokens.max(self.watch.tokens());

@@ -73,7 +73,13 @@ impl Restore {
             self.at = match (self.at, byte) {
                 (At::Plain, b'"') => At::Key(0),
                 (At::Plain, _) => At::Plain,
-                (At::Key(n), b'"') => if n == KEY.len() { At::Named } else { At::Plain },
+                (At::Key(n), b'"') => {
+                    if n == KEY.len() {
+                        At::Named
+                    } else {
+                        At::Plain
+                    }
+                }
                 (At::Key(n), b) if KEY.get(n) == Some(&b) => At::Key(n + 1),
                 (At::Key(_) | At::Text, b'\\') => At::Escape,
                 (At::Text, b'"') => At::Plain,
@@ -119,7 +125,11 @@ impl Restore {
             end = start.max(unsent);
         }
         if unsent < end {
-            out.push(if unsent == 0 && end == chunk.len() { chunk.clone() } else { chunk.slice(unsent..end) });
+            out.push(if unsent == 0 && end == chunk.len() {
+                chunk.clone()
+            } else {
+                chunk.slice(unsent..end)
+            });
         }
         out
     }

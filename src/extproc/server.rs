@@ -179,7 +179,9 @@ async fn beside(
             tokio::time::sleep(REREAD).await;
             match certificates.as_mut().map(Certificates::reread) {
                 Some(Ok(true)) => tracing::info!("the certificate was read again"),
-                Some(Err(error)) => tracing::warn!(%error, "the certificate can't be read again: the old one stays"),
+                Some(Err(error)) => {
+                    tracing::warn!(%error, "the certificate can't be read again: the old one stays")
+                }
                 _ => {}
             }
         }

@@ -28,6 +28,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use tonic::codegen::tokio_stream::Stream;
 use tonic::{Status, Streaming};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Bytes of bodies held in memory at once, all streams together.
 const BODIES: usize = 1 << 30;
@@ -156,6 +157,12 @@ impl Session {
     fn place(&mut self, wish: Wish) {
         let router = self.shared.router.clone();
         let mut ask = Box::new(wish.ask);
+        let wishes = &wish.wishes;
+        let bounds = (i32::from(i8::MIN), i32::from(i8::MAX));
+        ask.priority = wishes.priority.clamp(bounds.0, bounds.1) as i8;
+        // Keyed, so that nobody can aim at another's account.
+        let hash = |t: &String| xxh3_64_with_seed(t.as_bytes(), router.chain_seed());
+        ask.tenant = wishes.tenant.as_ref().map_or(0, hash);
         ask.only = router.numbered();
         if let Some(subset) = &wish.subset {
             ask.only = Some(members(&router, subset));

@@ -81,7 +81,8 @@ fn parse(pem: &(Vec<u8>, Vec<u8>), cert: &Path, key: &Path) -> io::Result<Server
     let bad = |path: &Path, e: &dyn std::fmt::Display| {
         io::Error::new(io::ErrorKind::InvalidData, format!("{}: {e}", path.display()))
     };
-    let chain: Vec<_> = CertificateDer::pem_slice_iter(&pem.0).collect::<Result<_, _>>().map_err(|e| bad(cert, &e))?;
+    let chain: Vec<_> =
+        CertificateDer::pem_slice_iter(&pem.0).collect::<Result<_, _>>().map_err(|e| bad(cert, &e))?;
     if chain.is_empty() {
         return Err(bad(cert, &"no certificate in it"));
     }

@@ -139,7 +139,9 @@ mod tests {
 
     #[test]
     fn nonsense_does_not_panic() {
-        for text in [&b""[..], b"}", b"]]]", b"\"", b"\\", b"tru", b"{\"a\" \"b\"", b"{,", b"[1 2", b"\xff\xfe"] {
+        for text in
+            [&b""[..], b"}", b"]]]", b"\"", b"\\", b"tru", b"{\"a\" \"b\"", b"{,", b"[1 2", b"\xff\xfe"]
+        {
             complete(text);
         }
     }

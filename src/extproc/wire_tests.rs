@@ -32,12 +32,16 @@ fn a_subset_is_a_list_or_a_string_and_never_fails_open() {
     let both = vec![wanted("10.0.0.1:80"), wanted("[fd00::1]:81")];
     assert_eq!(subset_of(list(vec![string("10.0.0.1:80"), string("[fd00::1]:81")])), Some(both.clone()));
     assert_eq!(subset_of(string("10.0.0.1:80, [fd00::1]:81")), Some(both));
-    for closed in [list(vec![]), string(""), string("nonsense"), Value { kind: Some(Kind::NumberValue(1.0)) }] {
+    for closed in [list(vec![]), string(""), string("nonsense"), Value { kind: Some(Kind::NumberValue(1.0)) }]
+    {
         assert_eq!(subset_of(closed), Some(vec![]));
     }
     assert_eq!(subset_of(Value::default()), Some(vec![]));
     assert_eq!(read(request(None)).unwrap().1.subset, None);
-    assert_eq!(read(request(context(names::LB, names::SUBSET, string("10.0.0.1:80")))).unwrap().1.subset, None);
+    assert_eq!(
+        read(request(context(names::LB, names::SUBSET, string("10.0.0.1:80")))).unwrap().1.subset,
+        None
+    );
 }
 
 #[test]
@@ -94,7 +98,10 @@ fn the_destination_is_the_same_in_header_and_metadata() {
         let found = mutation.set_headers.iter().filter_map(|o| o.header.as_ref()).find(|h| h.key == name);
         found.map(|h| String::from_utf8(h.raw_value.clone()).unwrap())
     };
-    assert_eq!((set(names::DESTINATION), set("content-length")), (Some(destination.clone()), Some("5".into())));
+    assert_eq!(
+        (set(names::DESTINATION), set("content-length")),
+        (Some(destination.clone()), Some("5".into()))
+    );
     let metadata = out.dynamic_metadata.unwrap();
     let Some(Kind::StructValue(inner)) = &metadata.fields[names::LB].kind else { panic!("a struct") };
     assert_eq!(inner.fields[names::DESTINATION], string(&destination));
@@ -113,7 +120,8 @@ fn bodies_modes_and_empty_messages() {
     assert_eq!(input, In::ResponseBody(Bytes::from_static(b"x"), true));
     assert_eq!(notes.modes, Some((Mode::Duplex, Mode::Withheld)));
     assert!(read(ProcessingRequest::default()).is_none());
-    let Some(Response::ResponseBody(out)) = write(Out::ResponseBody(Bytes::from_static(b"y"), true)).response else {
+    let Some(Response::ResponseBody(out)) = write(Out::ResponseBody(Bytes::from_static(b"y"), true)).response
+    else {
         panic!("a body")
     };
     let Some(body_mutation::Mutation::StreamedResponse(streamed)) =

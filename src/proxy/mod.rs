@@ -37,8 +37,8 @@ mod upstream;
 mod watch;
 mod worker;
 
-pub use record::Ending;
 pub use prompt::{Prompt, PromptReader};
+pub use record::Ending;
 pub use server::{Phase, Proxy};
 pub use settings::Settings;
 pub use watch::Watch;

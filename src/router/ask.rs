@@ -26,6 +26,10 @@ pub struct Ask {
     pub streams: bool,
     /// The response that it continues.
     pub previous_response: Option<String>,
+    /// Priority band: the higher, the sooner.
+    pub priority: i8,
+    /// Whose request it is, as a hash; 0: not known.
+    pub tenant: u64,
     /// Replicas that have failed this request already.
     pub tried: SmallVec<[ReplicaId; 2]>,
     /// The only replicas that may serve it, sorted; `None`: any.

@@ -55,7 +55,8 @@ impl Reader {
             return Err(format!("the page has none of the series of {}", engine.as_str()));
         }
         self.engine = Some(engine);
-        let reading = Reading { page: self.page(&sample), asleep: sample.sleeping, lora: sample.lora.clone() };
+        let reading =
+            Reading { page: self.page(&sample), asleep: sample.sleeping, lora: sample.lora.clone() };
         self.before = Some(sample);
         Ok(reading)
     }

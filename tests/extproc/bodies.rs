@@ -6,7 +6,8 @@ use super::rig::*;
 async fn a_body_in_two_chunks_arrives_whole() {
     let rig = Rig::start(1).await;
     let mut envoy = rig.stream().await;
-    let pairs = [(":method", "POST"), (":path", "/v1/chat/completions"), ("content-type", "application/json")];
+    let pairs =
+        [(":method", "POST"), (":path", "/v1/chat/completions"), ("content-type", "application/json")];
     envoy.head(None, &pairs, false).await;
     envoy.body(&CHAT.as_bytes()[..17], false).await;
     envoy.body(&CHAT.as_bytes()[17..], false).await;
@@ -146,7 +147,10 @@ async fn an_answer_in_many_chunks_with_trailers_passes_piece_by_piece() {
     envoy.chat(CHAT).await;
     envoy.answer_head(None, &[(":status", "200"), ("content-type", "application/json")]).await;
     envoy.answered().await;
-    let answer = format!(r#"{{"id":"x","text":"{}","usage":{{"prompt_tokens":3,"completion_tokens":4}}}}"#, "y".repeat(5000));
+    let answer = format!(
+        r#"{{"id":"x","text":"{}","usage":{{"prompt_tokens":3,"completion_tokens":4}}}}"#,
+        "y".repeat(5000)
+    );
     for chunk in answer.as_bytes().chunks(100) {
         let chunk = std::str::from_utf8(chunk).unwrap();
         envoy.answer_body(chunk, false).await;

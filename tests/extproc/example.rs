@@ -32,7 +32,10 @@ fn the_filter_speaks_the_protocol() {
     }
     let forward = &filter["metadata_options"]["forwarding_namespaces"]["untyped"];
     assert_eq!(*forward, serde_json::json!(["envoy.lb", "envoy.lb.subset_hint"]));
-    assert_eq!(filter["metadata_options"]["receiving_namespaces"]["untyped"], serde_json::json!(["envoy.lb"]));
+    assert_eq!(
+        filter["metadata_options"]["receiving_namespaces"]["untyped"],
+        serde_json::json!(["envoy.lb"])
+    );
 }
 
 #[test]
@@ -40,11 +43,17 @@ fn the_clusters_take_a_list_tell_who_served_and_have_room() {
     let example = example();
     let policy = &named(&example, "envoy.load_balancing_policies.override_host").unwrap()["typed_config"];
     let metadata = &policy["override_host_sources"][0]["metadata"];
-    assert_eq!((&metadata["key"], &metadata["path"][0]["key"]), (&"envoy.lb".into(), &"x-gateway-destination-endpoint".into()));
+    assert_eq!(
+        (&metadata["key"], &metadata["path"][0]["key"]),
+        (&"envoy.lb".into(), &"x-gateway-destination-endpoint".into())
+    );
     assert_eq!(policy["selected_host_key"]["path"][0]["key"], "x-gateway-destination-endpoint-served");
     for cluster in ["replicas", "homing"] {
         let room = &named(&example, cluster).unwrap()["circuit_breakers"]["thresholds"][0];
         assert!(room["max_requests"].as_u64().unwrap() > 10_000, "{cluster}");
     }
-    assert!(named(&example, "envoy.transport_sockets.tls").is_some(), "Homing's port has TLS unless it is told otherwise");
+    assert!(
+        named(&example, "envoy.transport_sockets.tls").is_some(),
+        "Homing's port has TLS unless it is told otherwise"
+    );
 }

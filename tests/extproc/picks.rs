@@ -27,7 +27,10 @@ async fn lower_queue_and_cache_use_win() {
     told(&rig, 1, page(0, 0.1));
     told(&rig, 2, page(6, 0.6));
     let picked = rig.stream().await.chat(CHAT).await;
-    assert_eq!(picked.destination, "10.0.0.2:8000,10.0.0.3:8000,10.0.0.1:8000", "and the others follow by price");
+    assert_eq!(
+        picked.destination, "10.0.0.2:8000,10.0.0.3:8000,10.0.0.1:8000",
+        "and the others follow by price"
+    );
 }
 
 #[tokio::test]
@@ -47,7 +50,8 @@ async fn an_adapter_that_is_loaded_wins_over_a_lower_cache_use() {
             parent: parent.map(Into::into),
             max_model_len: None,
         };
-        rig.router.models(id, vec![info("base", None), info("sql", Some("base")), info("chat", Some("base"))]);
+        rig.router
+            .models(id, vec![info("base", None), info("sql", Some("base")), info("chat", Some("base"))]);
         told(&rig, n, page(0, [0.1, 0.3, 0.1][n]));
         rig.router.adapters(id, 2, [["chat"], ["sql"], ["chat"]][n]);
     }
@@ -119,7 +123,10 @@ async fn ipv6_is_in_brackets_and_ports_are_ranks() {
     envoy.post(subset(&["[fd00::1]:8001"]), &[], CHAT).await;
     assert_eq!(envoy.picked().await.destination, "[fd00::1]:8001");
     let both = rig.stream().await.chat(CHAT).await.destination;
-    assert!(both == "[fd00::1]:8000,[fd00::1]:8001" || both == "[fd00::1]:8001,[fd00::1]:8000", "{both}: no names");
+    assert!(
+        both == "[fd00::1]:8000,[fd00::1]:8001" || both == "[fd00::1]:8001,[fd00::1]:8000",
+        "{both}: no names"
+    );
 }
 
 #[tokio::test]

@@ -162,8 +162,11 @@ impl Envoy {
     }
 
     pub(crate) async fn post(&mut self, context: Option<Metadata>, more: &[(&str, &str)], body: &str) {
-        let mut pairs =
-            vec![(":method", "POST"), (":path", "/v1/chat/completions"), ("content-type", "application/json")];
+        let mut pairs = vec![
+            (":method", "POST"),
+            (":path", "/v1/chat/completions"),
+            ("content-type", "application/json"),
+        ];
         pairs.extend_from_slice(more);
         self.head(context, &pairs, false).await;
         self.body(body.as_bytes(), true).await;
@@ -210,7 +213,9 @@ impl Envoy {
         let Some(Kind::StructValue(lb)) = &out.dynamic_metadata.unwrap().fields["envoy.lb"].kind else {
             panic!("metadata")
         };
-        let Some(Kind::StringValue(told)) = &lb.fields["x-gateway-destination-endpoint"].kind else { panic!("text") };
+        let Some(Kind::StringValue(told)) = &lb.fields["x-gateway-destination-endpoint"].kind else {
+            panic!("text")
+        };
         let picked = Picked { destination: told.clone(), common };
         assert_eq!(picked.set("x-gateway-destination-endpoint").as_ref(), Some(told));
         picked
