@@ -25,6 +25,10 @@ use tonic::Streaming;
 use tonic::codegen::tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 
+/// As in the binary.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 type Client = ExternalProcessorClient<Channel>;
 
 /// Envoy's connections: one for each of its threads.

@@ -77,6 +77,10 @@ class Gateway:
         argv = [self.args.binary, "serve", "--extproc", f"127.0.0.1:{p['grpc']}", "--extproc-health", f"127.0.0.1:{p['health']}",
                 "--extproc-alone", "--metrics", f"127.0.0.1:{p['metrics']}", "--admin", f"127.0.0.1:{p['homing_admin']}",
                 "--log-access", str(self.logs / "picker.jsonl")]
+        # Probes further apart than usual: what a dead replica costs until they notice is what is to be seen.
+        config = self.logs / "homing.yaml"
+        config.write_text("health: { interval: 3s }\n")
+        argv += ["--config", str(config)]
         for port in self.replica_ports:
             argv += ["--replica", f"http://127.0.0.1:{port}"]
         self.picker = Process.start(f"picker-{time.monotonic_ns()}", argv, dict(os.environ), self.logs)
