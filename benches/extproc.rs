@@ -198,7 +198,7 @@ fn share(times: &mut [Duration], p: f64) -> f64 {
 
 /// 500 requests a second of 200 tokens, answers of 100 as a whole; `kept`: Envoy keeps the answers' bodies.
 async fn latency(kept: bool) {
-    let (at, ..) = picker(8);
+    let (at, _router, _phase) = picker(8);
     let clients = clients(at).await;
     let run = |seconds: f64| {
         let clients = clients.clone();
@@ -233,7 +233,7 @@ async fn latency(kept: bool) {
 
 /// 200 streams of 200 chunks, 20 ms apart.
 async fn stream() {
-    let (at, ..) = picker(8);
+    let (at, _router, _phase) = picker(8);
     let clients = clients(at).await;
     let chunk = b"data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" token\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n";
     const STREAMS: usize = 200;
@@ -268,7 +268,7 @@ async fn stream() {
 
 /// 100 requests a second of 100,000 tokens over 100 replicas, shared prefixes among them.
 async fn long() {
-    let (at, ..) = picker(100);
+    let (at, _router, _phase) = picker(100);
     let clients = clients(at).await;
     let prompts: Vec<Arc<Vec<u8>>> = (0..64).map(|n| Arc::new(prompt(100_000, n))).collect();
     let before = cpu();
