@@ -7,6 +7,7 @@
 pub mod adapters;
 pub mod admission;
 pub mod baselines;
+mod carry;
 pub mod cost;
 pub mod decision;
 pub mod fallback;

@@ -3,6 +3,7 @@
 use super::health::Pulse;
 use super::session::{Session, Shared};
 use super::tls::Certificates;
+use crate::door::{self, Watcher};
 use crate::proxy::Phase;
 use envoy_types::pb::envoy::service::ext_proc::v3::ProcessingRequest;
 use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_server::{
@@ -129,24 +130,32 @@ pub(super) async fn work(
 }
 
 /// The health port: until it is dropped.
-pub(super) async fn health(listener: tokio::net::TcpListener, pulse: Pulse) {
+pub(super) async fn health(mut door: Watcher, pulse: Pulse) {
     let both = Both { picker: None, health: HealthServer::new(pulse) };
     let (_never, phase) = watch::channel(Phase::Running);
     let mut connections = JoinSet::new();
     loop {
-        while connections.len() >= HEALTH_CONNECTIONS {
-            connections.join_next().await;
-        }
-        match listener.accept().await {
-            Ok((socket, _)) => {
-                connections.spawn(serve(TokioIo::new(socket), both.clone(), phase.clone()));
-                while connections.try_join_next().is_some() {}
+        let socket = door.current();
+        let listener = socket.as_deref().map(door::reacting);
+        let accept = async {
+            let Some(Ok(listener)) = &listener else { return std::future::pending().await };
+            loop {
+                while connections.len() >= HEALTH_CONNECTIONS {
+                    connections.join_next().await;
+                }
+                match listener.accept().await {
+                    Ok((socket, _)) => {
+                        connections.spawn(serve(TokioIo::new(socket), both.clone(), phase.clone()));
+                        while connections.try_join_next().is_some() {}
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "health port: can't accept");
+                        tokio::time::sleep(Duration::from_millis(10)).await;
+                    }
+                }
             }
-            Err(error) => {
-                tracing::warn!(%error, "health port: can't accept");
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        }
+        };
+        tokio::select! { () = accept => {}, () = door.changed() => {} }
     }
 }
 

@@ -41,7 +41,7 @@ pub use message::{Head, Immediate, In, Mode, Notes, Out, Set};
 pub use policies::{Feed, Policies, Target};
 pub use refuse::Refused;
 pub use request::Context;
-pub use server::ExtProc;
+pub use server::{ExtProc, PickerDoors};
 
 #[cfg(test)]
 mod exchange_tests;

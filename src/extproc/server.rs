@@ -13,6 +13,7 @@ use super::policies::{Feed, Policies, Target};
 use super::session::Shared;
 use super::tls::Certificates;
 use crate::config::Config;
+use crate::door::{self, Door, Watcher};
 use crate::observe::{AccessLog, Metrics};
 use crate::proxy::Phase;
 use crate::router::Router;
@@ -37,12 +38,20 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// The endpoint picker: bound, not yet serving.
 pub struct ExtProc {
-    listener: TcpListener,
-    health: Option<TcpListener>,
+    doors: PickerDoors,
     shared: Arc<Shared>,
     certificates: Option<Certificates>,
     workers: usize,
     grace: Duration,
+}
+
+/// The picker's ports.
+#[derive(Clone, Debug)]
+pub struct PickerDoors {
+    /// Where Envoy comes in.
+    pub grpc: Door,
+    /// The health service's own, if it has one.
+    pub health: Option<Door>,
 }
 
 /// One worker as the accepting thread sees it.
@@ -62,8 +71,28 @@ impl ExtProc {
         metrics: Arc<Metrics>,
         access: AccessLog,
     ) -> io::Result<Option<Self>> {
+        let named = |what: &str, at, e: io::Error| io::Error::new(e.kind(), format!("{what} {at}: {e}"));
+        let open = |what: &str, at: SocketAddr| {
+            door::bind(at).and_then(|l| Door::new(l, true)).map_err(|e| named(what, at, e))
+        };
+        let Some(at) = config.extproc.listen else { return Ok(None) };
+        let health = config.extproc.health.map(|at| open("extproc.health", at)).transpose()?;
+        let doors = PickerDoors { grpc: open("extproc.listen", at)?, health };
+        Self::behind(doors, config, router, metrics, access).map(Some)
+    }
+
+    /// Serves who comes through `doors`.
+    ///
+    /// # Errors
+    /// A certificate can't be read. The message says which.
+    pub fn behind(
+        doors: PickerDoors,
+        config: &Config,
+        router: Arc<Router>,
+        metrics: Arc<Metrics>,
+        access: AccessLog,
+    ) -> io::Result<Self> {
         let c = &config.extproc;
-        let Some(at) = c.listen else { return Ok(None) };
         let certificates = match (&c.cert_file, &c.key_file) {
             _ if c.plaintext => None,
             (Some(cert), Some(key)) => Some(Certificates::files(cert, key)?),
@@ -93,14 +122,13 @@ impl ExtProc {
             prompts: Mutex::default(),
             held: AtomicUsize::new(0),
         };
-        Ok(Some(ExtProc {
-            listener: bind("extproc.listen", at)?,
-            health: c.health.map(|at| bind("extproc.health", at)).transpose()?,
+        Ok(ExtProc {
+            doors,
             shared: Arc::new(shared),
             certificates,
             workers: config.workers.unwrap_or_else(|| available_parallelism().map_or(1, NonZero::get)).max(1),
             grace: config.drain.grace.get(),
-        }))
+        })
     }
 
     /// Where Envoy comes in.
@@ -108,12 +136,12 @@ impl ExtProc {
     /// # Errors
     /// Those of the system.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+        self.doors.grpc.local_addr()
     }
 
     /// Where the health service is, if it has a port of its own.
     pub fn health_addr(&self) -> Option<SocketAddr> {
-        self.health.as_ref().and_then(|l| l.local_addr().ok())
+        self.doors.health.as_ref().and_then(|d| d.local_addr().ok())
     }
 
     /// Where the cluster's objectives and rewrites come in.
@@ -129,7 +157,8 @@ impl ExtProc {
     pub async fn run(self, phase: watch::Receiver<Phase>) -> io::Result<()> {
         let pulse = Pulse::new(self.shared.router.clone(), phase.clone());
         let (stop, stopped) = oneshot::channel::<()>();
-        let beside = beside(self.health, pulse.clone(), self.shared.clone(), self.certificates.clone());
+        let health = self.doors.health.as_ref().map(Door::watch);
+        let beside = beside(health, pulse.clone(), self.shared.clone(), self.certificates.clone());
         let (besides, mut beside_ended) = mpsc::channel::<()>(1);
         spawn("homing-epp-health".into(), besides, async move {
             tokio::select! { () = beside => {}, _ = stopped => {} }
@@ -144,7 +173,9 @@ impl ExtProc {
             let work = conn::work(greeting, incoming, open, phase.clone(), self.grace);
             spawn(format!("homing-epp-{n}"), alive.clone(), work)?;
         }
-        spawn("homing-epp-accept".into(), alive, accept(self.listener, lanes, phase))?;
+        spawn("homing-epp-accept".into(), alive, accept(self.doors.grpc.watch(), lanes, phase))?;
+        // Whoever steers the doors holds ends of their own.
+        drop(self.doors);
         // Each thread holds a sender; there is nothing left to receive once all have ended.
         ended.recv().await;
         drop(stop);
@@ -155,18 +186,16 @@ impl ExtProc {
 
 /// What goes on beside the traffic: the health port, reservations whose end isn't seen, certificates.
 async fn beside(
-    health: Option<TcpListener>,
+    health: Option<Watcher>,
     pulse: Pulse,
     shared: Arc<Shared>,
     mut certificates: Option<Certificates>,
 ) {
     let answer = async {
-        match health.map(tokio::net::TcpListener::from_std) {
-            Some(Ok(listener)) => conn::health(listener, pulse).await,
-            Some(Err(error)) => tracing::error!(%error, "the health port can't be watched"),
-            None => {}
+        match health {
+            Some(door) => conn::health(door, pulse).await,
+            None => std::future::pending().await,
         }
-        std::future::pending::<()>().await;
     };
     let sweep = async {
         loop {
@@ -189,13 +218,6 @@ async fn beside(
     tokio::join!(answer, sweep, reread);
 }
 
-fn bind(what: &str, at: SocketAddr) -> io::Result<TcpListener> {
-    let named = |e: io::Error| io::Error::new(e.kind(), format!("{what} {at}: {e}"));
-    let listener = TcpListener::bind(at).map_err(named)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
-}
-
 /// Runs a future on a thread and runtime of its own. `alive` is dropped when it has ended.
 fn spawn(
     name: String,
@@ -212,35 +234,57 @@ fn spawn(
     Ok(())
 }
 
-async fn accept(listener: TcpListener, lanes: Vec<Lane>, mut phase: watch::Receiver<Phase>) {
-    let listener = match tokio::net::TcpListener::from_std(listener) {
+async fn accept(mut door: Watcher, lanes: Vec<Lane>, mut phase: watch::Receiver<Phase>) {
+    loop {
+        let socket = door.current();
+        let closing = async {
+            let _ = phase.wait_for(|p| *p == Phase::Closing).await;
+        };
+        let closed = tokio::select! {
+            biased;
+            () = closing => true,
+            () = door.changed() => false,
+            () = deal(socket.as_deref(), &lanes) => true,
+        };
+        // What the system has connected already is still served, unless another process accepts from the same queue.
+        if let Some(listener) = socket.filter(|_| !door.handed_over()) {
+            while let Ok((socket, _)) = listener.accept() {
+                hand_over(socket, &lanes);
+            }
+        }
+        if closed {
+            return;
+        }
+    }
+}
+
+/// Accepts and deals; for ever.
+async fn deal(listener: Option<&TcpListener>, lanes: &[Lane]) {
+    let Some(listener) = listener else { return std::future::pending().await };
+    let listener = match door::reacting(listener) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "the listening socket can't be watched"),
     };
-    let closing = async {
-        let _ = phase.wait_for(|p| *p == Phase::Closing).await;
-    };
-    let deal = async {
-        loop {
-            if lanes.iter().map(|l| l.open.load(Relaxed)).sum::<usize>() >= CONNECTIONS {
+    loop {
+        if lanes.iter().map(|l| l.open.load(Relaxed)).sum::<usize>() >= CONNECTIONS {
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        }
+        match listener.accept().await.and_then(|(socket, _)| socket.into_std()) {
+            Ok(socket) => hand_over(socket, lanes),
+            Err(error) => {
+                tracing::warn!(%error, "can't accept");
                 tokio::time::sleep(PAUSE).await;
-                continue;
-            }
-            match listener.accept().await.and_then(|(socket, _)| socket.into_std()) {
-                Ok(socket) => {
-                    if let Some(lane) = lanes.iter().min_by_key(|l| l.open.load(Relaxed)) {
-                        lane.open.fetch_add(1, Relaxed);
-                        if lane.sockets.send(socket).is_err() {
-                            lane.open.fetch_sub(1, Relaxed);
-                        }
-                    }
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "can't accept");
-                    tokio::time::sleep(PAUSE).await;
-                }
             }
         }
-    };
-    tokio::select! { biased; () = closing => {}, () = deal => {} }
+    }
+}
+
+fn hand_over(socket: TcpStream, lanes: &[Lane]) {
+    if let Some(lane) = lanes.iter().min_by_key(|l| l.open.load(Relaxed)) {
+        lane.open.fetch_add(1, Relaxed);
+        if lane.sockets.send(socket).is_err() {
+            lane.open.fetch_sub(1, Relaxed);
+        }
+    }
 }

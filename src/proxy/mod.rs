@@ -40,5 +40,5 @@ mod worker;
 pub use prompt::{Prompt, PromptReader};
 pub use record::Ending;
 pub use server::{Phase, Proxy};
-pub use settings::Settings;
+pub use settings::{LiveSettings, Settings};
 pub use watch::Watch;
