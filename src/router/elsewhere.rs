@@ -87,7 +87,8 @@ impl Reservation {
         let now = router.now();
         let placed = SCRATCH.with_borrow_mut(|s| {
             router.look(&ask.chain, s);
-            let seen = Seen { matched: s.matches.as_slice(), room: &s.room, continues: s.matches.at_leaf() };
+            let seen =
+                Seen { matched: s.matches.as_slice(), space: &s.space, continues: s.matches.at_leaf() };
             router.fleet.lock().book_on(now, &request, &seen, to)
         })?;
         if !ask.chain.is_empty() && placed.fits {
