@@ -18,6 +18,7 @@ const MAY: &[(&str, &[&str])] = &[
     ("discovery", &["router", "engine", "config", "observe", "core"]),
     ("watch", &["router", "engine", "config", "observe", "core"]),
     ("proxy", &["router", "openai", "config", "observe", "core", "door"]),
+    ("extproc", &["proxy", "router", "openai", "config", "observe", "core", "door"]),
     ("control", &["router", "openai", "config", "observe", "core", "door"]),
     ("sim", &["core", "openai", "engine"]),
 ];

@@ -137,6 +137,7 @@ impl World {
             tenant: self.rng.u64(0..4),
             deadline: (self.rng.u8(..4) == 0).then(|| self.now.plus(self.rng.f64() * 3.0)),
             exclude: (self.rng.u8(..10) == 0).then(|| self.some_member()).flatten().into_iter().collect(),
+            only: (self.rng.u8(..10) == 0).then(|| self.some_member().into_iter().collect()),
             ..Request::text(id, ModelId(self.rng.u32(0..=MODELS)), 0)
         };
         self.try_place(request, chain);

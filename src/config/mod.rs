@@ -6,6 +6,7 @@
 //!
 //! - `schema`: what can be written, with the defaults; `sections`: its smaller parts
 //! - `discovery`: replicas found in Kubernetes and in DNS
+//! - `extproc`: the endpoint picker
 //! - `speed`: the named speed profiles
 //! - `units`: `5s`, `64KiB`; `secret`: values that are never printed
 //! - `load`: text → tree → variables → typed → files of secrets
@@ -13,6 +14,7 @@
 //! - `keys`: unknown keys; `vars`: `${VAR}`; `validate`: what types can't say
 
 mod discovery;
+mod extproc;
 mod keys;
 mod lanes;
 mod load;
@@ -26,8 +28,9 @@ mod units;
 mod validate;
 mod vars;
 
-pub use lanes::Lanes;
 pub use discovery::{Dns, DnsName, Kubernetes, MAX_PORTS};
+pub use extproc::ExtProc;
+pub use lanes::Lanes;
 pub use load::{ConfigError, Overrides, load, parse, parse_replicas, schema_json};
 pub use reload::{Adoption, adopt};
 pub use schema::{Config, EngineKind, ReplicaDefaults, ReplicaSpec};

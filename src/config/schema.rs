@@ -1,7 +1,8 @@
 //! The root of the configuration, and the replicas.
 
-use super::lanes::Lanes;
 use super::discovery::{Dns, Kubernetes};
+use super::extproc::ExtProc;
+use super::lanes::Lanes;
 use super::secret::Secret;
 use super::sections::{Drain, Health, Index, Limits, Log, Poll, Price, Queue, Retry, Timeouts};
 use super::snapshot::Snapshot;
@@ -28,6 +29,8 @@ pub struct Config {
     #[serde(skip_deserializing)]
     #[schemars(skip)]
     pub admin_token: Option<Secret>,
+    /// The endpoint picker for gateways built on Envoy.
+    pub extproc: ExtProc,
     /// The replicas.
     pub replicas: Vec<ReplicaSpec>,
     /// A YAML or JSON file with a list of replicas, watched: they join and leave as it changes.
@@ -76,6 +79,7 @@ impl Default for Config {
             admin: Some((Ipv4Addr::LOCALHOST, 9091).into()),
             admin_token_file: None,
             admin_token: None,
+            extproc: ExtProc::default(),
             replicas: Vec::new(),
             replica_file: None,
             kubernetes: None,

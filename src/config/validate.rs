@@ -95,6 +95,7 @@ impl Config {
     pub fn validate(&self) -> Report {
         let mut c = Check::default();
         self.check_doors(&mut c);
+        self.check_picker(&mut c);
         let found = self.replica_file.is_some() || self.kubernetes.is_some() || !self.dns.names.is_empty();
         if self.replicas.is_empty() && !found {
             c.error(
@@ -133,7 +134,15 @@ impl Config {
                 format!("{admin} is not loopback: set `admin_token_file`, or listen on 127.0.0.1"),
             );
         }
-        let doors = [("listen", Some(self.listen)), ("metrics", Some(self.metrics)), ("admin", self.admin)];
+        let picker = &self.extproc;
+        let proxy = (picker.listen.is_none() || !picker.alone).then_some(self.listen);
+        let doors = [
+            ("listen", proxy),
+            ("metrics", Some(self.metrics)),
+            ("admin", self.admin),
+            ("extproc.listen", picker.listen),
+            ("extproc.health", picker.listen.and(picker.health)),
+        ];
         for (i, (name, door)) in doors.iter().enumerate() {
             for (other, taken) in &doors[..i] {
                 let (Some(a), Some(b)) = (door, taken) else { continue };
@@ -143,6 +152,37 @@ impl Config {
                     c.error(name, format!("{a} is taken by `{other}`"));
                 }
             }
+        }
+    }
+
+    fn check_picker(&self, c: &mut Check) {
+        let p = &self.extproc;
+        if p.cert_file.is_some() != p.key_file.is_some() {
+            c.error("extproc", "`cert_file` and `key_file` go together: name both or none");
+        }
+        if p.plaintext && p.cert_file.is_some() {
+            c.error("extproc.plaintext", "with a certificate there is TLS: take one of them out");
+        }
+        if p.decide_bytes.get() == 0 {
+            c.error("extproc.decide_bytes", "must be more than 0");
+        }
+        if p.listen.is_none() {
+            if p.alone {
+                c.error("extproc.alone", "there would be no door at all: set `extproc.listen`");
+            }
+            return;
+        }
+        for (i, r) in self.replicas.iter().enumerate() {
+            let host =
+                r.url.parse::<Uri>().ok().and_then(|u| u.host().map(str::to_owned)).unwrap_or_default();
+            let host = host.trim_start_matches('[').trim_end_matches(']');
+            if host.parse::<std::net::IpAddr>().is_err() {
+                let why = "its host is a name, which a gateway can't be sent to: it gets nothing from the endpoint picker";
+                c.warning(&format!("replicas[{i}].url"), why);
+            }
+        }
+        if p.conformance {
+            c.warning("extproc.conformance", "any client can choose its replica: for conformance tests only");
         }
     }
 

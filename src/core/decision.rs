@@ -74,6 +74,8 @@ pub enum Excluded {
     Draining,
     /// It has been tried for this request.
     Tried,
+    /// The gateway's subset doesn't have it.
+    Subset,
     /// Another replica must serve this request.
     NotPinned,
     /// Its context is too short.
@@ -96,6 +98,7 @@ impl Excluded {
             Excluded::State(s) => s.label(),
             Excluded::Draining => "draining",
             Excluded::Tried => "already_tried",
+            Excluded::Subset => "not_in_subset",
             Excluded::NotPinned => "another_is_pinned",
             Excluded::TooLong => "context_too_short",
             Excluded::MaybeTooLong => "context_may_be_too_short",

@@ -4,6 +4,7 @@
 //! [`ReplicaId`], one life of one slot; requests end by their own id, exactly once, also when their replica has left
 //! and another lives in its place.
 
+use super::adapters::Adapters;
 use super::admission::{LaneRules, Lanes, Queue, Tenants};
 use super::cost::Weights;
 use super::health::{Probe, Rules, State};
@@ -199,6 +200,22 @@ impl Fleet {
         if let Some(r) = self.get_mut(id) {
             change(&mut r.facts);
         }
+    }
+
+    /// Changes what is known of a replica's LoRA adapters.
+    pub fn adapters(&mut self, id: ReplicaId, change: impl FnOnce(&mut Adapters)) {
+        if let Some(r) = self.get_mut(id) {
+            change(&mut r.adapters);
+        }
+    }
+
+    /// Seconds until a placed request should have ended, by what is expected of it; 0 once that is past.
+    pub fn remaining(&self, now: Time, id: RequestId) -> Option<f64> {
+        let b = self.booked.get(&id)?;
+        let r = self.get(b.replica)?;
+        let left = r.ledger.remaining(now, id)?;
+        let step = self.fit.shape().decode_step(r.ledger.sequences(now), r.ledger.context(now));
+        Some(left.prefill + left.tokens * step * r.pace.decode)
     }
 
     /// All replicas on the books.

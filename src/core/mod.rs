@@ -4,11 +4,13 @@
 //! [`Time`] and randomness as a seed, so the code that routes production traffic also replays a trace in virtual time,
 //! the same each run.
 
+pub mod adapters;
 pub mod admission;
 pub mod baselines;
 mod carry;
 pub mod cost;
 pub mod decision;
+pub mod fallback;
 pub mod fleet;
 pub mod health;
 pub mod ids;

@@ -37,7 +37,7 @@ const STAY: f64 = 0.8;
 /// Prices this near (seconds) are equal, whatever the share.
 const EQUAL: f64 = 1e-4;
 
-type List = SmallVec<[Candidate; 32]>;
+pub(super) type List = SmallVec<[Candidate; 32]>;
 
 impl Fleet {
     /// A request comes: choose and reserve, or wait where it chose, or refuse. A waiting request arrives again when it is its turn.
@@ -77,7 +77,7 @@ impl Fleet {
     }
 
     /// Tokens of a prompt, and what it will decode.
-    fn size(&self, req: &Request) -> Load {
+    pub(super) fn size(&self, req: &Request) -> Load {
         let stats = req.model.and_then(|m| self.models.get(&m));
         let ratio = stats.map_or(self.settings.tokens_per_byte, ModelStats::tokens_per_byte);
         let prompt = match req.length {
@@ -100,7 +100,7 @@ impl Fleet {
     }
 
     /// Every replica with its exclusion or price; prices of the excluded only when `all`.
-    fn survey(&self, now: Time, req: &Request, seen: &Seen<'_>, load: &Load, all: bool) -> List {
+    pub(super) fn survey(&self, now: Time, req: &Request, seen: &Seen<'_>, load: &Load, all: bool) -> List {
         let block = self.block_tokens(req, load);
         let share = self.established(now, req);
         let shape = self.fit.shape();
@@ -118,7 +118,8 @@ impl Fleet {
                 (true, true) => {
                     let here =
                         Here { cached, room: space.room.map(tokens), pinned: space.pinned.map(tokens) };
-                    cost::price(now, shape, &self.settings.weights, r, load, &here)
+                    let price = cost::price(now, shape, &self.settings.weights, r, load, &here);
+                    Price { adapter: r.adapters.load_seconds(req.model), ..price }
                 }
                 (true, false) => cost::call_price(now, shape, r),
             };
@@ -143,6 +144,8 @@ impl Fleet {
             Some(Excluded::Draining)
         } else if !r.serves(req.model) {
             Some(Excluded::Model)
+        } else if req.only.as_ref().is_some_and(|only| only.binary_search(&r.id).is_err()) {
+            Some(Excluded::Subset)
         } else if req.exclude.contains(&r.id) {
             Some(Excluded::Tried)
         } else if req.pinned.is_some_and(|p| p != r.id) {
@@ -248,7 +251,14 @@ impl Fleet {
             .map(|(at, _)| at)
     }
 
-    fn book(&mut self, now: Time, req: &Request, load: &Load, c: &Candidate, account: u64) -> Placed {
+    pub(super) fn book(
+        &mut self,
+        now: Time,
+        req: &Request,
+        load: &Load,
+        c: &Candidate,
+        account: u64,
+    ) -> Placed {
         let charged = load.prompt - c.cached + load.output * load.choices;
         self.tenants.placed(account, charged);
         if let Some(model) = req.model
@@ -261,6 +271,9 @@ impl Fleet {
         if let Some(r) = self.get_mut(c.replica) {
             if c.blocks == 0 {
                 r.last_cold = now;
+            }
+            if let Some(model) = req.model {
+                r.adapters.used(model);
             }
             let scale = r.pace.prefill;
             let here = Here { cached: c.cached, ..Here::default() };

@@ -4,6 +4,7 @@ use super::ids::{ModelId, ReplicaId, RequestId};
 use super::prefix::chain::TEXT_BLOCK;
 use super::time::Time;
 use smallvec::SmallVec;
+use std::sync::Arc;
 
 /// How long a prompt is, and in which unit its chain counts.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -53,6 +54,8 @@ pub struct Request {
     pub deadline: Option<Time>,
     /// Replicas already tried for this request: not eligible again.
     pub exclude: SmallVec<[ReplicaId; 2]>,
+    /// The only replicas that it may go to, sorted (a gateway's subset); `None`: any.
+    pub only: Option<Arc<[ReplicaId]>>,
 }
 
 impl Request {
@@ -72,6 +75,7 @@ impl Request {
             tenant: 0,
             deadline: None,
             exclude: SmallVec::new(),
+            only: None,
         }
     }
 }

@@ -39,5 +39,7 @@ mod watch;
 mod worker;
 
 pub use prompt::{Prompt, PromptReader};
+pub use record::Ending;
 pub use server::{Phase, Proxy};
 pub use settings::{LiveSettings, Settings};
+pub use watch::Watch;

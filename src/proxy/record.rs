@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub enum Ending {
     /// A whole answer with a status below 400.
     Ok,
     /// The replica refused the request (4xx): the client has to change it.
@@ -38,7 +38,7 @@ pub(super) enum Ending {
 
 impl Ending {
     /// Outcome and reason, as metrics and the access log name them.
-    pub(super) fn labels(self) -> (&'static str, &'static str) {
+    pub fn labels(self) -> (&'static str, &'static str) {
         match self {
             Ending::Ok => ("ok", "ok"),
             Ending::Refused => ("client_error", "replica_4xx"),

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use smallvec::smallvec;
 
 /// How an answer is read.
-pub(super) enum Watch {
+#[derive(Debug)]
+pub enum Watch {
     /// As a stream of events.
     Events(Box<Framer>),
     /// As JSON, its beginning and end.
@@ -18,17 +19,17 @@ pub(super) enum Watch {
 
 impl Watch {
     /// Events; `strip` takes those out that only the router asked for.
-    pub(super) fn events(strip: bool) -> Self {
+    pub fn events(strip: bool) -> Self {
         Watch::Events(Box::new(Framer::new(FramerMode { strip_usage: strip })))
     }
 
     /// A JSON answer.
-    pub(super) fn json() -> Self {
+    pub fn json() -> Self {
         Watch::Json(Box::default(), None)
     }
 
     /// Looks at a chunk; returns what goes on to the client.
-    pub(super) fn see(&mut self, chunk: Bytes) -> Pieces {
+    pub fn see(&mut self, chunk: Bytes) -> Pieces {
         match self {
             Watch::Events(framer) => framer.push(chunk),
             Watch::Json(scan, _) => {
@@ -40,7 +41,7 @@ impl Watch {
     }
 
     /// The end; returns what was held back.
-    pub(super) fn end(&mut self) -> Option<Bytes> {
+    pub fn end(&mut self) -> Option<Bytes> {
         match self {
             Watch::Events(framer) => framer.finish(),
             Watch::Json(scan, tail) => {
@@ -52,12 +53,12 @@ impl Watch {
     }
 
     /// Has the model begun to speak? Only events tell.
-    pub(super) fn first_token(&self) -> bool {
+    pub fn first_token(&self) -> bool {
         matches!(self, Watch::Events(framer) if framer.facts().first_token)
     }
 
     /// Tokens so far, about.
-    pub(super) fn tokens(&self) -> u32 {
+    pub fn tokens(&self) -> u32 {
         match self {
             Watch::Events(framer) => u32::try_from(framer.facts().tokens).unwrap_or(u32::MAX),
             _ => 0,
@@ -65,7 +66,7 @@ impl Watch {
     }
 
     /// What the replica counted.
-    pub(super) fn usage(&self) -> Option<Usage> {
+    pub fn usage(&self) -> Option<Usage> {
         match self {
             Watch::Events(framer) => framer.facts().usage,
             Watch::Json(_, tail) => tail.as_ref().and_then(|t| t.usage),
@@ -74,7 +75,7 @@ impl Watch {
     }
 
     /// Did the answer say that it failed?
-    pub(super) fn error(&self) -> bool {
+    pub fn error(&self) -> bool {
         match self {
             Watch::Events(framer) => framer.facts().error,
             Watch::Json(_, tail) => tail.as_ref().is_some_and(|t| t.error),
@@ -83,7 +84,7 @@ impl Watch {
     }
 
     /// The identifier under which the replica may have stored the answer.
-    pub(super) fn id(&self) -> Option<&str> {
+    pub fn id(&self) -> Option<&str> {
         match self {
             Watch::Events(framer) => framer.facts().response_id.as_deref(),
             Watch::Json(_, tail) => tail.as_ref().and_then(|t| t.id.as_deref()),
@@ -92,7 +93,7 @@ impl Watch {
     }
 
     /// For the router.
-    pub(super) fn outcome(&self) -> Outcome {
+    pub fn outcome(&self) -> Outcome {
         let usage = self.usage();
         let counted = Some(self.tokens()).filter(|n| *n > 0);
         Outcome {

@@ -32,6 +32,10 @@ pub struct Ask {
     pub tenant: u64,
     /// Replicas that have failed this request already.
     pub tried: SmallVec<[ReplicaId; 2]>,
+    /// The only replicas that may serve it, sorted; `None`: any.
+    pub only: Option<Arc<[ReplicaId]>>,
+    /// How many of the next cheapest replicas are wanted beside the choice.
+    pub fallbacks: usize,
 }
 
 impl Ask {
@@ -57,6 +61,7 @@ impl Ask {
             tenant: self.tenant,
             deadline: Some(deadline),
             exclude: self.tried.clone(),
+            only: self.only.clone(),
         }
     }
 }

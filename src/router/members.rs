@@ -2,6 +2,7 @@
 
 use super::endpoint::{Endpoint, Member};
 use super::{Router, names};
+use crate::core::adapters::Adapters;
 use crate::core::health::{Probe, State};
 use crate::core::ledger::Polled;
 use crate::core::replica::Facts;
@@ -259,7 +260,17 @@ impl Router {
         if page.restarted {
             tracing::warn!(replica = known.member.spec.label(), "restarted: its cache is believed empty");
             self.index.write().clear(id.slot);
+            self.fleet.lock().adapters(id, Adapters::clear);
         }
+    }
+
+    /// The page says which LoRA adapters have requests, and how many fit at once.
+    pub fn adapters<'a>(&self, id: ReplicaId, slots: usize, active: impl IntoIterator<Item = &'a str>) {
+        let active: Vec<ModelId> = {
+            let names = self.names.read();
+            active.into_iter().filter_map(|name| names.get(name)).collect()
+        };
+        self.fleet.lock().adapters(id, |a| a.page(slots, active));
     }
 
     /// The list of models came.
@@ -270,15 +281,19 @@ impl Router {
             return;
         }
         let longest = models.iter().filter_map(|m| m.max_model_len).max();
+        let adapters = self.intern(models.iter().filter(|m| m.parent.is_some()).map(|m| m.id.clone()));
         let ids = self.intern(models.iter().map(|m| m.id.clone()));
         let told = known.member.spec.models.is_some();
         known.models = Some(models);
-        self.fleet.lock().facts(id, |f| {
+        let mut fleet = self.fleet.lock();
+        fleet.adapters(id, |a| a.listed(adapters));
+        fleet.facts(id, |f| {
             f.max_model_len = longest;
             if !told {
                 f.models = Some(ids);
             }
         });
+        drop(fleet);
         drop(members);
         self.recall_models();
         self.refresh_models();

@@ -6,6 +6,7 @@
 //! are counted in the reservation and booked in strides.
 
 mod ask;
+mod elsewhere;
 mod endpoint;
 mod explain;
 mod members;
@@ -17,6 +18,7 @@ mod snapshot;
 mod waiters;
 
 pub use ask::{Ask, Refusal};
+pub use elsewhere::Counts;
 pub use endpoint::{Endpoint, Member};
 pub use explain::{CandidateView, Explanation, PriceView};
 pub use members::{ModelInfo, Page, ReplicaView};
@@ -25,6 +27,7 @@ pub use snapshot::Snapshot;
 
 use crate::config::Config;
 use crate::core::cost::Weights;
+use crate::core::fallback::Next;
 use crate::core::health::Rules;
 use crate::core::prefix::{IndexConfig, IndexStats, Matches, PrefixIndex, Space};
 use crate::core::{Arrival, Fleet, LaneRules, Placed, ReplicaId, Request, RequestId, Seen, Settings, Time};
@@ -171,7 +174,7 @@ impl Router {
     /// # Errors
     /// A [`Refusal`] that says why, and when trying again makes sense.
     pub async fn place(self: &Arc<Self>, ask: &Ask) -> Result<Reservation, Refusal> {
-        let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
+        let id = self.next_id();
         let begun = Instant::now();
         let request = self.request(id, ask);
         if let Some(done) = self.attempt(&request, ask, begun) {
@@ -192,6 +195,10 @@ impl Router {
         }
     }
 
+    fn next_id(&self) -> RequestId {
+        RequestId(self.next_id.fetch_add(1, Ordering::Relaxed))
+    }
+
     /// One try: `None` means wait.
     fn attempt(
         self: &Arc<Self>,
@@ -201,15 +208,19 @@ impl Router {
     ) -> Option<Result<Reservation, Refusal>> {
         let picking = Instant::now();
         let now = self.now();
-        let (arrival, more) = SCRATCH.with_borrow_mut(|s| {
+        let (arrival, next, more) = SCRATCH.with_borrow_mut(|s| {
             self.look(&ask.chain, s);
+            let seen =
+                Seen { matched: s.matches.as_slice(), space: &s.space, continues: s.matches.at_leaf() };
             let mut fleet = self.fleet.lock();
-            let arrival = fleet.arrive(
-                now,
-                req,
-                &Seen { matched: s.matches.as_slice(), space: &s.space, continues: s.matches.at_leaf() },
-            );
-            (arrival, fleet.waiting() > 0)
+            let arrival = fleet.arrive(now, req, &seen);
+            let next = match &arrival {
+                Arrival::Placed(p) if ask.fallbacks > 0 => {
+                    fleet.runners_up(now, req, &seen, p.replica, ask.fallbacks)
+                }
+                _ => Next::new(),
+            };
+            (arrival, next, fleet.waiting() > 0)
         });
         let placed = match arrival {
             Arrival::Waiting(_) => return None,
@@ -222,7 +233,11 @@ impl Router {
         if more {
             self.wake();
         }
-        Some(self.reserve(req, placed, begun, picking))
+        let mut reserved = self.reserve(req, placed, begun, picking);
+        if let Ok(reservation) = &mut reserved {
+            reservation.next = next;
+        }
+        Some(reserved)
     }
 
     fn reserve(

@@ -1,6 +1,7 @@
 //! A reservation: what was booked for a request, given back exactly once.
 
 use super::{Endpoint, Router};
+use crate::core::fallback::Next;
 use crate::core::{Failure, Outcome, Placed, ReplicaId, RequestId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,10 +15,12 @@ const SURELY_CACHED: u32 = 1024;
 /// The guard of one placed request. Dropped without [`finish`](Self::finish) or [`fail`](Self::fail), the request
 /// counts as given up by its client.
 pub struct Reservation {
-    router: Arc<Router>,
-    id: RequestId,
+    pub(super) router: Arc<Router>,
+    pub(super) id: RequestId,
     placed: Placed,
     endpoint: Option<Arc<Endpoint>>,
+    /// The next best, if the door asked for them.
+    pub(super) next: Next,
     waited: Duration,
     decided: Duration,
     tokens: AtomicU32,
@@ -39,6 +42,7 @@ impl Reservation {
             id,
             placed,
             endpoint,
+            next: Next::new(),
             waited,
             decided,
             tokens: AtomicU32::new(0),

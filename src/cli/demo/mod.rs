@@ -112,7 +112,8 @@ async fn show(args: &Args) -> Result<ExitCode, Failure> {
         ..Config::default()
     };
     let mut running = Running::start(&config)?;
-    let (listen, admin, router) = (running.listen, running.admin, running.router.clone());
+    let (listen, admin, router) =
+        (running.listen.unwrap_or(args.listen), running.admin, running.router.clone());
     let phase = running.phase();
     let served = tokio::task::LocalSet::new();
     served.spawn_local(async move { running.serve().await });

@@ -166,6 +166,7 @@ impl Homing {
             deadline: None,
             pinned: None,
             exclude: absent.filter_map(|(_, id)| *id).collect(),
+            only: None,
         }
     }
 
