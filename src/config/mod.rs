@@ -6,12 +6,14 @@
 //!
 //! - `schema`: what can be written, with the defaults; `sections`: its smaller parts
 //! - `speed`: the named speed profiles
+//! - `resume`: continuing broken streams, second requests
 //! - `units`: `5s`, `64KiB`; `secret`: values that are never printed
 //! - `load`: text → tree → variables → typed → files of secrets
 //! - `keys`: unknown keys; `vars`: `${VAR}`; `validate`: what types can't say
 
 mod keys;
 mod load;
+mod resume;
 mod schema;
 mod secret;
 mod sections;
@@ -22,6 +24,7 @@ mod vars;
 
 pub use load::{ConfigError, Overrides, load, parse, parse_replicas, schema_json};
 pub use schema::{Config, EngineKind, ReplicaDefaults, ReplicaSpec};
+pub use resume::{Hedge, Resume};
 pub use secret::Secret;
 pub use sections::{
     AccessTarget, Drain, Health, Index, Limits, Log, LogFormat, Poll, Price, Queue, Retry, Timeouts,

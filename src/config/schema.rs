@@ -1,5 +1,6 @@
 //! The root of the configuration, and the replicas.
 
+use super::resume::{Hedge, Resume};
 use super::secret::Secret;
 use super::sections::{Drain, Health, Index, Limits, Log, Poll, Price, Queue, Retry, Timeouts};
 use super::speed::Speed;
@@ -45,6 +46,10 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// Trying another replica.
     pub retry: Retry,
+    /// Continuing a stream on another replica when its own dies.
+    pub resume: Resume,
+    /// Asking a second replica when the first is slow to begin.
+    pub hedge: Hedge,
     /// Asking replicas whether they live.
     pub health: Health,
     /// Reading the replicas' metrics.
@@ -75,6 +80,8 @@ impl Default for Config {
             limits: Limits::default(),
             timeouts: Timeouts::default(),
             retry: Retry::default(),
+            resume: Resume::default(),
+            hedge: Hedge::default(),
             health: Health::default(),
             poll: Poll::default(),
             drain: Drain::default(),

@@ -162,6 +162,10 @@ metrics! {
     index_speculations: Gauge = "homing_index_speculations", &[], Gauge::default,
         "Placements whose prefill hasn't been confirmed yet.";
     retries: Counter = "homing_retries_total", &["reason"], Counter::default, "Attempts after the first.";
+    resumes: Counter = "homing_resumes_total", &["outcome"], Counter::default,
+        "Streams whose replica died, by what became of them.";
+    hedges: Counter = "homing_hedges_total", &["outcome"], Counter::default,
+        "Second requests because the first was slow to begin, by who answered first.";
     budget_exhausted: Counter = "homing_retry_budget_exhausted_total", &[], Counter::default,
         "Retries that the budget forbade.";
     degraded: Gauge = "homing_degraded", &["replica", "what"], Gauge::default, "1 while degraded.";
@@ -254,6 +258,16 @@ impl Metrics {
     /// Counts an attempt after the first one.
     pub fn retried(&self, reason: &'static str) {
         self.families.retries.get(&[reason]).inc();
+    }
+
+    /// Counts a stream whose replica died: `continued`, `ended` (nothing was missing but its end) or `lost`.
+    pub fn resumed(&self, outcome: &'static str) {
+        self.families.resumes.get(&[outcome]).inc();
+    }
+
+    /// Counts a second request: `won`, `lost`, or `no_budget` for one that wasn't sent.
+    pub fn hedged(&self, outcome: &'static str) {
+        self.families.hedges.get(&[outcome]).inc();
     }
 
     /// The handles of a replica.

@@ -85,7 +85,7 @@ pub(super) async fn run(
     }
 }
 
-enum Verdict {
+pub(super) enum Verdict {
     /// The client's answer.
     Pass,
     /// The client's answer, and its own fault.
@@ -94,7 +94,7 @@ enum Verdict {
     Failed(Failure),
 }
 
-fn verdict(reply: &Reply, repeat: Repeat, max_retry_after: u64) -> Verdict {
+pub(super) fn verdict(reply: &Reply, repeat: Repeat, max_retry_after: u64) -> Verdict {
     let status = reply.head.status;
     let asked = headers::retry_after(&reply.head.headers).map(|s| s.min(max_retry_after) as f64);
     match status {

@@ -7,8 +7,9 @@ use super::payload::Pieces;
 use super::read_body::{BodyError, read_body};
 use super::record::Record;
 use super::respond;
+use super::resume::Resume;
 use super::target;
-use crate::openai::{Problem, Shape, Splice};
+use crate::openai::{Problem, Shape, Splice, Weave};
 use bytes::Bytes;
 use http::Response;
 use hyper::Request;
@@ -30,52 +31,76 @@ pub(super) async fn serve(
         Shape::Messages => "messages",
     };
     match run(&mut record, request, shape).await {
-        Ok(((reply, reservation), strip)) => respond::reply(record, reply, reservation, strip),
+        Ok(Begun { served: (reply, reservation), strip, resume }) => {
+            respond::reply(record, reply, reservation, strip, resume)
+        }
         Err(problem) => respond::problem(record, &problem),
     }
+}
+
+/// An answer that has begun.
+struct Begun {
+    served: Served,
+    /// The usage event is taken out.
+    strip: bool,
+    resume: Option<(Box<Resume>, Weave)>,
 }
 
 async fn run(
     record: &mut Record,
     request: Request<Incoming>,
     shape: Shape,
-) -> Result<(Served, bool), Problem> {
+) -> Result<Begun, Problem> {
     let worker = record.worker.clone();
     let (head, body) = request.into_parts();
     let limits = &worker.shared.limits;
     let whole = read_body(body, limits).await.map_err(|error| refused(&error, limits))?;
     record.bytes_in = whole.bytes.len() as u64;
-    let prompt =
-        worker.prompts.borrow_mut().read(shape, &whole.bytes).map_err(|bad| Problem::bad_json(&bad))?;
+    let resume = &worker.shared.settings.resume;
+    let prompt = worker
+        .prompts
+        .borrow_mut()
+        .read_for(shape, &whole.bytes, |model| resume.covers(model))
+        .map_err(|bad| Problem::bad_json(&bad))?;
     let mut ask = prompt.ask;
     // Only names that exist may become labels.
     record.model = ask.model.clone().filter(|name| worker.shared.router.knows_model(name));
     record.streamed = prompt.stream;
     record.prompt(&ask.chain);
-    let strip = prompt.splice.is_some();
     let mut call = Call {
         method: head.method,
         target: target::of(&head.uri),
         headers: head.headers,
         request_id: record.request_id.clone(),
-        body: Body::Memory(pieces(&whole.bytes, prompt.splice.as_ref())),
+        body: Body::Memory(pieces(&whole.bytes, &prompt.splices)),
         generates: true,
-        plain: strip,
+        plain: prompt.strip || prompt.recipe.is_some(),
     };
     let served = attempts::run(record, &mut ask, &mut call, Repeat::Always).await?;
-    Ok((served, strip))
+    let resume = prompt.recipe.map(|recipe| {
+        let weave = Weave::new(recipe, resume.max_bytes.as_usize());
+        (Box::new(Resume::new(worker.clone(), ask, call.headers, call.request_id)), weave)
+    });
+    Ok(Begun { served, strip: prompt.strip, resume })
 }
 
-/// The body as it is sent: as it came, but for the one key that may have to be added.
-fn pieces(body: &Bytes, splice: Option<&Splice>) -> Pieces {
-    match splice {
-        None => smallvec![body.clone()],
-        Some(splice) => {
-            let before = splice.at.min(body.len());
-            let after = (before + splice.removed).min(body.len());
-            smallvec![body.slice(..before), Bytes::from_static(splice.insert), body.slice(after..)]
-        }
+/// The body as it is sent: as it came, but for the keys that may have to be added, in the order of their places.
+fn pieces(body: &Bytes, splices: &[Splice]) -> Pieces {
+    if splices.is_empty() {
+        return smallvec![body.clone()];
     }
+    let mut out = Pieces::new();
+    let mut from = 0;
+    for splice in splices {
+        let at = splice.at.clamp(from, body.len());
+        if at > from {
+            out.push(body.slice(from..at));
+        }
+        out.push(Bytes::from_static(splice.insert));
+        from = (at + splice.removed).min(body.len());
+    }
+    out.push(body.slice(from..));
+    out
 }
 
 /// Why there is no body, in words.
@@ -98,9 +123,11 @@ mod tests {
     fn a_splice_moves_nothing_else() {
         let body = Bytes::from_static(br#"{"stream":true,"z":1e999}"#);
         let splice = Splice { at: 1, removed: 0, insert: b"\"a\":1," };
-        assert_eq!(pieces(&body, Some(&splice)).concat(), br#"{"a":1,"stream":true,"z":1e999}"#);
+        assert_eq!(pieces(&body, &[splice]).concat(), br#"{"a":1,"stream":true,"z":1e999}"#);
         let splice = Splice { at: 10, removed: 4, insert: b"false" };
-        assert_eq!(pieces(&body, Some(&splice)).concat(), br#"{"stream":false,"z":1e999}"#);
-        assert_eq!(pieces(&body, None).concat(), body);
+        assert_eq!(pieces(&body, &[splice]).concat(), br#"{"stream":false,"z":1e999}"#);
+        assert_eq!(pieces(&body, &[]).concat(), body);
+        let both = [Splice { at: 1, removed: 0, insert: b"\"b\":2," }, Splice { at: 10, removed: 4, insert: b"0" }];
+        assert_eq!(pieces(&body, &both).concat(), br#"{"b":2,"stream":0,"z":1e999}"#);
     }
 }

@@ -3,7 +3,7 @@
 //! The way of a request: `server` accepts and deals connections to workers; `conn` speaks HTTP/1 or HTTP/2;
 //! `handler` tells the endpoints apart; `generate` reads a prompt (`read_body`, `prompt`) and `pass` what has
 //! none; `attempts` places it and tries it (`exchange`), again elsewhere if that fails (`budget`); `respond`
-//! starts the answer and `live` passes it through. A `record` goes along and tells of it once.
+//! starts the answer and `live` passes it through, if need be from one replica after another (`resume`). A `record` goes along and tells of it once.
 //!
 //! Everything of a request stays on one thread (`worker`). Its connection to the replica (`upstream`, from the
 //! `pool`) belongs to it and is polled by it. So whatever drops the request closes that connection at once, in every
@@ -30,6 +30,7 @@ mod record;
 mod reply;
 mod request_id;
 mod respond;
+mod resume;
 mod server;
 mod settings;
 mod target;

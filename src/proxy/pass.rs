@@ -39,7 +39,7 @@ const RESPONSES: &str = "/v1/responses/";
 /// Serves one request.
 pub(super) async fn serve(mut record: Box<Record>, request: Request<Incoming>) -> Response<Answer> {
     match run(&mut record, request).await {
-        Ok((reply, reservation)) => respond::reply(record, reply, reservation, false),
+        Ok((reply, reservation)) => respond::reply(record, reply, reservation, false, None),
         Err(problem) => respond::problem(record, &problem),
     }
 }

@@ -81,7 +81,7 @@ impl Proxy {
         let budget = Arc::new(Budget::new(settings.retry_share, settings.retry_floor));
         let limits = settings.body_limits();
         let settings = Arc::new(settings);
-        Ok(Proxy { listener, shared: Shared { settings, router, budget, limits, metrics, access } })
+        Ok(Proxy { listener, shared: Shared { settings, router, budget, limits, remembered: Arc::default(), metrics, access } })
     }
 
     /// Where it listens.

@@ -1,7 +1,7 @@
 //! What the proxy reads of the configuration, resolved once so that no request looks anything up.
 
 use super::read_body::BodyLimits;
-use crate::config::Config;
+use crate::config::{Config, Hedge, Resume};
 use crate::observe::BlockKey;
 use std::num::NonZero;
 use std::thread::available_parallelism;
@@ -44,6 +44,10 @@ pub struct Settings {
     pub stream_idle: Duration,
     /// Idle time of a connection to a replica.
     pub pool_idle: Duration,
+    /// Continuing broken streams.
+    pub resume: Resume,
+    /// Asking a second replica in time.
+    pub hedge: Hedge,
     /// Attempts for one request, the first included.
     pub attempts: u32,
     /// Retries as a share of requests.
@@ -79,6 +83,8 @@ impl Settings {
             first_byte: config.timeouts.first_byte.map(|s| s.get()),
             stream_idle: config.timeouts.stream_idle.get(),
             pool_idle: config.timeouts.pool_idle.get(),
+            resume: config.resume.clone(),
+            hedge: config.hedge.clone(),
             attempts: config.retry.attempts.max(1),
             retry_share: config.retry.budget,
             retry_floor: config.retry.min_per_second,

@@ -33,6 +33,8 @@ pub(super) struct Shared {
     pub(super) router: Arc<Router>,
     pub(super) budget: Arc<Budget>,
     pub(super) limits: BodyLimits,
+    /// Bytes remembered of streams that may be continued.
+    pub(super) remembered: Arc<AtomicUsize>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) access: AccessLog,
 }

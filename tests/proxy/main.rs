@@ -17,5 +17,6 @@ mod headers;
 mod limits;
 mod prefixes;
 mod protocols;
+mod resume;
 mod rig;
 mod streams;
