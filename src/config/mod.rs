@@ -23,8 +23,8 @@ mod validate;
 mod vars;
 
 pub use load::{ConfigError, Overrides, load, parse, parse_replicas, schema_json};
-pub use schema::{Config, EngineKind, ReplicaDefaults, ReplicaSpec};
 pub use resume::{Hedge, Resume};
+pub use schema::{Config, EngineKind, ReplicaDefaults, ReplicaSpec};
 pub use secret::Secret;
 pub use sections::{
     AccessTarget, Drain, Health, Index, Limits, Log, LogFormat, Poll, Price, Queue, Retry, Timeouts,

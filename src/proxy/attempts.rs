@@ -6,12 +6,14 @@
 
 use super::exchange::{Call, Failed};
 use super::headers;
+use super::hedge;
 use super::record::Record;
 use super::reply::Reply;
 use crate::core::Failure;
 use crate::openai::Problem;
 use crate::router::{Ask, Refusal, Reservation};
 use http::StatusCode;
+use std::time::Instant;
 
 /// Seconds after which to come again when replicas can't be reached: about what it takes to notice that they can.
 const RETRY_AFTER: u32 = 2;
@@ -52,10 +54,21 @@ pub(super) async fn run(
         };
         record.placed(&reservation);
         let Some(endpoint) = reservation.endpoint().cloned() else { continue };
+        let begun = Instant::now();
+        let delay = hedge::delay(&worker, ask, call).filter(|_| record.attempts == 1);
+        let (result, reservation) = match delay {
+            None => (call.attempt(&worker, &endpoint).await, reservation),
+            Some(delay) => hedge::race(record, ask, call, reservation, &endpoint, delay).await,
+        };
         let replica = reservation.replica();
-        let (outcome, unsent, reason) = match call.attempt(&worker, &endpoint).await {
+        let (outcome, unsent, reason) = match result {
             Ok(reply) => match verdict(&reply, repeat, shared.settings.max_retry_after.as_secs()) {
-                Verdict::Pass => return Ok((reply, Some(reservation))),
+                Verdict::Pass => {
+                    if ask.streams {
+                        shared.recent.observe(begun.elapsed());
+                    }
+                    return Ok((reply, Some(reservation)));
+                }
                 Verdict::Blameless => {
                     reservation.fail(Failure::Blameless);
                     return Ok((reply, None));

@@ -5,6 +5,7 @@
 //! the replica's socket fills up. If the client leaves, the body is dropped, and the replica's socket with it.
 
 use super::answer::CutOff;
+use super::io::Client;
 use super::record::{Ending, Record};
 use super::reply::{Next, Pieces, Reply, Source};
 use super::resume::{Going, Resume};
@@ -15,6 +16,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::Frame;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::time::Sleep;
@@ -74,19 +76,27 @@ impl Idle {
     }
 }
 
+/// How an answer is passed on.
+pub(super) struct How {
+    /// Limits the time between chunks.
+    pub(super) idle: Option<Duration>,
+    /// It is a stream of events without a length: an error can be told inside.
+    pub(super) events: bool,
+    /// How to go on when the replica dies.
+    pub(super) resume: Option<Box<Resume>>,
+}
+
 impl Live {
-    /// An answer whose first `pieces` have been read from `source`. `idle` limits the time between chunks; `events`
-    /// says that it is a stream of events without a length.
+    /// An answer whose first `pieces` have been read from `source`.
     pub(super) fn new(
         source: Source,
         pieces: Pieces,
         watch: Watch,
         reservation: Option<Reservation>,
         record: Box<Record>,
-        idle: Option<Duration>,
-        events: bool,
-        resume: Option<Box<Resume>>,
+        how: How,
     ) -> Box<Self> {
+        let How { idle, events, resume } = how;
         let idle = idle.map(Idle::new);
         let mut live = Box::new(Live {
             source,
@@ -151,7 +161,9 @@ impl Live {
                     self.ready = self.see(data);
                     self.ready.reverse();
                 }
-                Poll::Ready(Ok(Next::Trailers(_) | Next::End)) if self.cut_short() => self.broke(Failure::Reset),
+                Poll::Ready(Ok(Next::Trailers(_) | Next::End)) if self.cut_short() => {
+                    self.broke(Failure::Reset)
+                }
                 Poll::Ready(Ok(Next::Trailers(trailers))) => {
                     self.end(None);
                     self.then = Then::Trailers(Box::new(trailers));
@@ -195,6 +207,16 @@ impl Live {
             resume.holds(weave.bytes());
         }
         out
+    }
+
+    /// Whose answer it is.
+    pub(super) fn client(&self) -> &Rc<Client> {
+        self.record.client()
+    }
+
+    /// The client takes nothing more.
+    pub(super) fn stalled(&mut self) {
+        self.record.end(Ending::Stalled);
     }
 
     /// Has the replica said in the middle of a stream that it can't go on?

@@ -2,8 +2,8 @@
 
 use crate::core::prefix::chain::{self, Blocks, Root};
 use crate::openai::{self, BadJson, Part, Recipe, Scratch, Shape, Sink, Splice, splice_ids, splice_usage};
-use smallvec::SmallVec;
 use crate::router::{Ask, Router};
+use smallvec::SmallVec;
 
 /// Reads bodies; keeps its buffers from one to the next.
 pub struct PromptReader {
@@ -81,6 +81,33 @@ impl PromptReader {
             ..Ask::default()
         };
         Ok(Prompt { ask, stream: scan.stream, splices, strip, recipe })
+    }
+}
+
+impl PromptReader {
+    /// Reads the first part of a body that is too long to be read: its parameters as far as they come before the cut, and
+    /// its bytes as they are for a prompt. So the next turn of a conversation, which begins with the same bytes, finds its
+    /// way back, as long as its client writes JSON the way it did before.
+    pub fn read_start(&mut self, shape: Shape, part: &[u8]) -> Prompt {
+        self.blocks.clear();
+        let start = openai::scan_start(shape, part);
+        self.blocks.mark(chain::Part::Other(b"start"));
+        self.blocks.push(part);
+        let root = Root { model: start.model.as_deref().unwrap_or_default(), lora: None, cache_salt: None };
+        let mut chain = Vec::new();
+        let head = self.blocks.chain_into(&root, &mut chain);
+        let ask = Ask {
+            chain,
+            head: head.0,
+            text_bytes: self.blocks.bytes(),
+            max_output: start.max_tokens,
+            choices: 1,
+            generates: true,
+            streams: start.stream,
+            model: start.model,
+            ..Ask::default()
+        };
+        Prompt { ask, stream: start.stream, splices: SmallVec::new(), strip: false, recipe: None }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::answer::Answer;
 use super::headers;
-use super::live::Live;
+use super::live::{How, Live};
 use super::record::{Ending, Record};
 use super::reply::{Pieces, Reply};
 use super::resume::Resume;
@@ -81,8 +81,9 @@ pub(super) fn reply(
     record.streamed = events;
     if !ended || woven {
         let idle = events.then_some(record.worker.shared.settings.stream_idle);
+        let how = How { idle, events: tell, resume };
         return finish(record, status, headers, |record| {
-            Answer::Live(Live::new(source, pieces, watch, reservation, record, idle, tell, resume))
+            Answer::live(Live::new(source, pieces, watch, reservation, record, how))
         });
     }
     let mut out = Pieces::new();

@@ -90,6 +90,7 @@ impl Resume {
             body: Body::Memory(smallvec![Bytes::from(body)]),
             generates: true,
             plain: true,
+            upgrade: None,
         };
         let mut ask = self.ask.clone();
         ask.tried.clear();

@@ -79,9 +79,23 @@ impl Proxy {
     ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let budget = Arc::new(Budget::new(settings.retry_share, settings.retry_floor));
+        let hedges = Arc::new(Budget::new(settings.hedge.budget, 0));
         let limits = settings.body_limits();
         let settings = Arc::new(settings);
-        Ok(Proxy { listener, shared: Shared { settings, router, budget, limits, remembered: Arc::default(), metrics, access } })
+        Ok(Proxy {
+            listener,
+            shared: Shared {
+                settings,
+                router,
+                budget,
+                hedges,
+                recent: Arc::default(),
+                limits,
+                remembered: Arc::default(),
+                metrics,
+                access,
+            },
+        })
     }
 
     /// Where it listens.

@@ -7,12 +7,6 @@ use std::num::NonZero;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-/// A client's connection may lie idle this long. Longer than the 60 s after which common load balancers close theirs,
-/// so that it is they who close first.
-const CLIENT_IDLE: Duration = Duration::from_secs(75);
-/// Request bodies held in memory at once, all of them together; more wait.
-const BODIES: usize = 1 << 30;
-
 /// The proxy's own view of the configuration.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -28,12 +22,18 @@ pub struct Settings {
     pub header_timeout: Duration,
     /// Most bytes of a body that is read into memory.
     pub body_bytes: usize,
+    /// Longer ones are decided on their first part.
+    pub scan_bytes: usize,
     /// Time to send it.
     pub body_timeout: Duration,
+    /// Time without a byte of it.
+    pub body_idle: Duration,
     /// Bodies in memory at once, in bytes.
     pub bodies: usize,
     /// Time a large body waits for memory.
     pub patience: Duration,
+    /// Time in which a client takes nothing of its answer.
+    pub stall: Duration,
     /// Idle time of a client's connection.
     pub client_idle: Duration,
     /// Time to connect to a replica.
@@ -75,10 +75,13 @@ impl Settings {
             header_bytes: config.limits.header_bytes.as_usize().max(8192),
             header_timeout: config.limits.header_timeout.get(),
             body_bytes: config.limits.body_bytes.as_usize(),
+            scan_bytes: config.limits.scan_bytes.as_usize(),
             body_timeout: config.limits.body_timeout.get(),
-            bodies: BODIES,
+            body_idle: config.limits.body_idle.get(),
+            bodies: config.limits.bodies_bytes.as_usize(),
             patience: config.queue.timeout.get(),
-            client_idle: CLIENT_IDLE,
+            stall: config.limits.stall_timeout.get(),
+            client_idle: config.limits.client_idle.get(),
             connect: config.timeouts.connect.get(),
             first_byte: config.timeouts.first_byte.map(|s| s.get()),
             stream_idle: config.timeouts.stream_idle.get(),
@@ -96,6 +99,13 @@ impl Settings {
     }
 
     pub(super) fn body_limits(&self) -> BodyLimits {
-        BodyLimits::new(self.body_bytes, self.body_timeout, self.patience, self.bodies)
+        BodyLimits {
+            bytes: self.body_bytes,
+            scan: self.scan_bytes,
+            within: self.body_timeout,
+            silence: self.body_idle,
+            patience: self.patience,
+            store: BodyLimits::store(self.body_bytes, self.scan_bytes, self.bodies),
+        }
     }
 }

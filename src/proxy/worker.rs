@@ -2,7 +2,8 @@
 
 use super::budget::Budget;
 use super::conn;
-use super::io::{Client, Order};
+use super::hedge::Recent;
+use super::io::{Client, Order, Patience};
 use super::pool::Pool;
 use super::prompt::PromptReader;
 use super::read_body::BodyLimits;
@@ -32,6 +33,10 @@ pub(super) struct Shared {
     pub(super) settings: Arc<Settings>,
     pub(super) router: Arc<Router>,
     pub(super) budget: Arc<Budget>,
+    /// Second requests.
+    pub(super) hedges: Arc<Budget>,
+    /// How long streams take to begin.
+    pub(super) recent: Arc<Recent>,
     pub(super) limits: BodyLimits,
     /// Bytes remembered of streams that may be continued.
     pub(super) remembered: Arc<AtomicUsize>,
@@ -170,12 +175,16 @@ fn serve(worker: &Rc<Worker>, socket: TcpStream) {
 async fn sweep(worker: Rc<Worker>) {
     let mut tick = interval(SWEEP);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let settings = worker.shared.settings.clone();
+    let settings = &worker.shared.settings;
+    let patience =
+        Patience { head: settings.header_timeout, idle: settings.client_idle, stall: settings.stall };
     loop {
         tick.tick().await;
         let now = Instant::now();
-        for client in worker.clients.borrow().values() {
-            if let Some(order) = client.overdue(now, settings.header_timeout, settings.client_idle) {
+        // Giving an answer up may end a connection: the list must not be held meanwhile.
+        let clients: Vec<Rc<Client>> = worker.clients.borrow().values().cloned().collect();
+        for client in clients {
+            if let Some(order) = client.overdue(now, patience) {
                 client.tell(order);
             }
         }

@@ -57,7 +57,12 @@ fn story(stream: &str) -> Story {
         let event: Value = serde_json::from_str(data).unwrap_or_else(|e| panic!("{e}: {data}"));
         assert!(event.get("error").is_none(), "{data}");
         assert!(event["prompt_token_ids"].is_null(), "nobody asked for ids: {data}");
-        heads.push((event["id"].clone(), event["created"].clone(), event["model"].clone(), event["object"].clone()));
+        heads.push((
+            event["id"].clone(),
+            event["created"].clone(),
+            event["model"].clone(),
+            event["object"].clone(),
+        ));
         if let Some(usage) = event.get("usage").filter(|u| u.is_object()) {
             let of = |k: &str| usage[k].as_u64().unwrap();
             assert_eq!(of("total_tokens"), of("prompt_tokens") + of("completion_tokens"));

@@ -41,7 +41,7 @@ pub(super) struct Choice {
 /// What an event is.
 pub(super) enum Read {
     /// JSON; the first field says where it begins.
-    Json(Event),
+    Json(Box<Event>),
     /// `[DONE]`
     Done,
     /// Nothing that is understood: a comment, another kind of event.
@@ -70,7 +70,7 @@ pub(super) fn read(event: &[u8]) -> Read {
     let mut found = Event::default();
     let mut c = Cursor::new(json);
     match found.read(&mut c, data.start).and_then(|()| c.end()) {
-        Ok(()) => Read::Json(found),
+        Ok(()) => Read::Json(Box::new(found)),
         Err(_) => Read::Other,
     }
 }

@@ -194,7 +194,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_exact_is_not_tried() {
-        let with = |more: &str| format!(r#"{{"messages":[{{"role":"user","content":"x"}}],"stream":true,{more}}}"#);
+        let with =
+            |more: &str| format!(r#"{{"messages":[{{"role":"user","content":"x"}}],"stream":true,{more}}}"#);
         for more in [
             r#""n":2"#,
             r#""logprobs":true"#,

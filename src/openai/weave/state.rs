@@ -141,7 +141,9 @@ impl Weave {
         let only_usage = self.facts.take(bytes);
         match event::read(bytes) {
             Read::Other | Read::Done => out.extend_from_slice(bytes),
-            Read::Json(event) if self.breaks(bytes, &event) => self.failed = Some(Bytes::copy_from_slice(bytes)),
+            Read::Json(event) if self.breaks(bytes, &event) => {
+                self.failed = Some(Bytes::copy_from_slice(bytes))
+            }
             Read::Json(event) => {
                 self.learn(bytes, &event);
                 if only_usage {
@@ -172,9 +174,9 @@ impl Weave {
         self.finished |= choice.finish.is_some();
         let Some(memory) = &mut self.memory else { return };
         let blind = choice.says() && choice.ids.is_none();
-        if choice.other || blind || (event.has_choices && event.choices > 1) || !memory.learn(bytes, event, self.continued) {
-            self.memory = None;
-        } else if self.bytes() > self.limit {
+        let follows =
+            !choice.other && !blind && event.choices <= 1 && memory.learn(bytes, event, self.continued);
+        if !follows || self.bytes() > self.limit {
             self.memory = None;
         }
     }
@@ -200,7 +202,12 @@ impl Weave {
             return out.extend_from_slice(bytes);
         }
         let choice = &event.choice;
-        if event.choices == 1 && choice.text.is_none() && choice.finish.is_none() && !choice.role && !choice.other {
+        if event.choices == 1
+            && choice.text.is_none()
+            && choice.finish.is_none()
+            && !choice.role
+            && !choice.other
+        {
             // An event that was made only to tell ids.
             return;
         }
@@ -218,7 +225,8 @@ impl Weave {
     /// The head of an event in the first engine's name.
     fn head(&self, out: &mut Vec<u8>) {
         let Some(memory) = &self.memory else { return };
-        let object: &[u8] = if self.recipe.chat { b"\"chat.completion.chunk\"" } else { b"\"text_completion\"" };
+        let object: &[u8] =
+            if self.recipe.chat { b"\"chat.completion.chunk\"" } else { b"\"text_completion\"" };
         let members: [(&[u8], &[u8]); 4] = [
             (b"data: {\"id\":", &memory.id),
             (b",\"object\":", object),
@@ -290,7 +298,10 @@ impl Weave {
             out.extend_from_slice(if self.recipe.chat { b"\"delta\":{}" } else { b"\"text\":\"\"" });
             out.extend_from_slice(b",\"logprobs\":null,\"finish_reason\":\"length\"}]}\n\n");
         }
-        if self.usage.is_none() && let Some(memory) = &self.memory && let Some(prompt) = memory.prompt {
+        if self.usage.is_none()
+            && let Some(memory) = &self.memory
+            && let Some(prompt) = memory.prompt
+        {
             let made = memory.ids.len().saturating_sub(prompt);
             self.usage = Some(Usage {
                 prompt_tokens: u32::try_from(prompt).unwrap_or(u32::MAX),
@@ -347,7 +358,7 @@ impl Memory {
     fn learn(&mut self, bytes: &[u8], event: &Event, continued: bool) -> bool {
         let part = |at: &Option<Range<usize>>| at.clone().and_then(|at| bytes.get(at)).unwrap_or_default();
         if self.id.is_empty() && !continued {
-            let names = [&event.id, &event.created, &event.model].map(|at| part(at));
+            let names = [&event.id, &event.created, &event.model].map(part);
             if names.iter().any(|n| n.is_empty() || n.len() > MAX_NAME) {
                 return !event.has_choices;
             }

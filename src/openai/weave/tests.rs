@@ -12,16 +12,23 @@ fn recipe(shape: Shape, body: &str) -> Recipe {
 }
 
 fn chat(more: &str) -> Recipe {
-    recipe(Shape::Chat, &format!(r#"{{"model":"m","messages":[{{"role":"user","content":"x"}}],"stream":true{more}}}"#))
+    recipe(
+        Shape::Chat,
+        &format!(r#"{{"model":"m","messages":[{{"role":"user","content":"x"}}],"stream":true{more}}}"#),
+    )
 }
 
 /// What a chat's first engine says: ids 1, 2, 3 are the prompt; each token's id is 10 more than the one before.
 fn first(tokens: &[&str]) -> String {
     let head = r#"{"id":"chatcmpl-A","object":"chat.completion.chunk","created":17,"model":"m","choices":[{"index":0,"#;
-    let mut out = format!("data: {head}\"delta\":{{\"role\":\"assistant\",\"content\":\"\"}},\"logprobs\":null,\"finish_reason\":null}}],\"prompt_token_ids\":[1,2,3]}}\n\n");
+    let mut out = format!(
+        "data: {head}\"delta\":{{\"role\":\"assistant\",\"content\":\"\"}},\"logprobs\":null,\"finish_reason\":null}}],\"prompt_token_ids\":[1,2,3]}}\n\n"
+    );
     for (n, text) in tokens.iter().enumerate() {
         let id = 10 * (n + 1);
-        out += &format!("data: {head}\"delta\":{{\"content\":\"{text}\"}},\"logprobs\":null,\"finish_reason\":null,\"token_ids\":[{id}]}}]}}\n\n");
+        out += &format!(
+            "data: {head}\"delta\":{{\"content\":\"{text}\"}},\"logprobs\":null,\"finish_reason\":null,\"token_ids\":[{id}]}}]}}\n\n"
+        );
     }
     out
 }
@@ -33,9 +40,15 @@ fn next(tokens: &[&str], usage: (u32, u32)) -> String {
     for (n, text) in tokens.iter().enumerate() {
         let reason = if n + 1 == tokens.len() { "\"stop\"" } else { "null" };
         let ids = if n == 0 { ",\"prompt_token_ids\":[1,2,3,10]" } else { "" };
-        out += &format!("data: {head}\"text\":\"{text}\",\"logprobs\":null,\"finish_reason\":{reason},\"stop_reason\":null{ids},\"token_ids\":[{}]}}]}}\n\n", 100 + n);
+        out += &format!(
+            "data: {head}\"text\":\"{text}\",\"logprobs\":null,\"finish_reason\":{reason},\"stop_reason\":null{ids},\"token_ids\":[{}]}}]}}\n\n",
+            100 + n
+        );
     }
-    out += &format!("data: {{\"id\":\"cmpl-B\",\"object\":\"text_completion\",\"created\":99,\"model\":\"m\",\"choices\":[],\"usage\":{{\"prompt_tokens\":{},\"total_tokens\":0,\"completion_tokens\":{}}}}}\n\ndata: [DONE]\n\n", usage.0, usage.1);
+    out += &format!(
+        "data: {{\"id\":\"cmpl-B\",\"object\":\"text_completion\",\"created\":99,\"model\":\"m\",\"choices\":[],\"usage\":{{\"prompt_tokens\":{},\"total_tokens\":0,\"completion_tokens\":{}}}}}\n\ndata: [DONE]\n\n",
+        usage.0, usage.1
+    );
     out
 }
 
@@ -58,15 +71,27 @@ fn the_client_sees_one_stream_in_the_first_engines_name() {
         assert!(body.ends_with(r#""max_tokens":7,"prompt":[1,2,3,10,20]}"#), "{body}");
         weave.resume();
         seen += &feed(&mut weave, &next(&["c", "d"], (5, 2)), size);
-        let head = r#"{"id":"chatcmpl-A","object":"chat.completion.chunk","created":17,"model":"m","choices":["#;
-        let token = |text: &str, reason: &str| format!("data: {head}{{\"index\":0,\"delta\":{{\"content\":\"{text}\"}},\"logprobs\":null,\"finish_reason\":{reason},\"token_ids\":null}}]}}\n\n");
-        let want = format!("data: {head}{{\"index\":0,\"delta\":{{\"role\":\"assistant\",\"content\":\"\"}},\"logprobs\":null,\"finish_reason\":null}}],\"prompt_token_ids\":null}}\n\n")
-            + &token("a", "null") + &token("b", "null")
+        let head =
+            r#"{"id":"chatcmpl-A","object":"chat.completion.chunk","created":17,"model":"m","choices":["#;
+        let token = |text: &str, reason: &str| {
+            format!(
+                "data: {head}{{\"index\":0,\"delta\":{{\"content\":\"{text}\"}},\"logprobs\":null,\"finish_reason\":{reason},\"token_ids\":null}}]}}\n\n"
+            )
+        };
+        let want = format!(
+            "data: {head}{{\"index\":0,\"delta\":{{\"role\":\"assistant\",\"content\":\"\"}},\"logprobs\":null,\"finish_reason\":null}}],\"prompt_token_ids\":null}}\n\n"
+        ) + &token("a", "null")
+            + &token("b", "null")
             + &token("c", "null").replace("\"token_ids\"", "\"stop_reason\":null,\"token_ids\"")
             + &token("d", "\"stop\"").replace("\"token_ids\"", "\"stop_reason\":null,\"token_ids\"")
-            + &format!("data: {head}],\"usage\":{{\"prompt_tokens\":3,\"total_tokens\":7,\"completion_tokens\":4}}}}\n\ndata: [DONE]\n\n");
+            + &format!(
+                "data: {head}],\"usage\":{{\"prompt_tokens\":3,\"total_tokens\":7,\"completion_tokens\":4}}}}\n\ndata: [DONE]\n\n"
+            );
         assert_eq!(seen, want);
-        assert_eq!(weave.usage(), Some(Usage { prompt_tokens: 3, completion_tokens: 4, cached_tokens: None }));
+        assert_eq!(
+            weave.usage(),
+            Some(Usage { prompt_tokens: 3, completion_tokens: 4, cached_tokens: None })
+        );
         assert!(weave.done() && weave.continued());
     }
 }
@@ -110,14 +135,23 @@ fn what_is_only_missing_its_end_is_ended_here() {
     assert!(end.ends_with("data: [DONE]\n\n"));
 
     let mut weave = Weave::new(chat(r#","max_tokens":9"#), LIMIT);
-    let finished = first(&["a", "b"]).replacen("\"finish_reason\":null,\"token_ids\":[20]", "\"finish_reason\":\"stop\",\"token_ids\":[20]", 1);
+    let finished = first(&["a", "b"]).replacen(
+        "\"finish_reason\":null,\"token_ids\":[20]",
+        "\"finish_reason\":\"stop\",\"token_ids\":[20]",
+        1,
+    );
     feed(&mut weave, &finished, 10_000);
     assert_eq!(weave.closing().unwrap(), "data: [DONE]\n\n");
 }
 
 #[test]
 fn an_engine_that_gives_up_in_words_is_like_one_that_died() {
-    for end in ["data: {\"error\":{\"message\":\"engine dead\"}}\n\ndata: [DONE]\n\n".to_owned(), first(&["x"]).split_off(first(&[]).len()).replace("\"finish_reason\":null", "\"finish_reason\":\"abort\"")] {
+    for end in [
+        "data: {\"error\":{\"message\":\"engine dead\"}}\n\ndata: [DONE]\n\n".to_owned(),
+        first(&["x"])
+            .split_off(first(&[]).len())
+            .replace("\"finish_reason\":null", "\"finish_reason\":\"abort\""),
+    ] {
         let mut weave = Weave::new(chat(r#","max_tokens":9"#), LIMIT);
         let seen = feed(&mut weave, &(first(&["a"]) + &end), 10_000);
         assert!(weave.failed() && !seen.contains("[DONE]") && !seen.contains("abort"), "{seen}");
@@ -129,7 +163,8 @@ fn an_engine_that_gives_up_in_words_is_like_one_that_died() {
 #[test]
 fn what_cannot_be_continued_exactly_is_not() {
     let reasoning = first(&["a"]).replace("\"delta\":{\"content\":\"a\"}", "\"delta\":{\"reasoning\":\"a\"}");
-    let no_ids = first(&["a"]).replace(",\"token_ids\":[10]", "").replace(",\"prompt_token_ids\":[1,2,3]", "");
+    let no_ids =
+        first(&["a"]).replace(",\"token_ids\":[10]", "").replace(",\"prompt_token_ids\":[1,2,3]", "");
     let two = first(&["a"]).replace("\"token_ids\":[10]}", "\"token_ids\":[10]},{\"index\":1}");
     for text in [reasoning, no_ids, two] {
         let mut weave = Weave::new(chat(r#","max_tokens":9"#), LIMIT);
