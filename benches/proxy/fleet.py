@@ -65,6 +65,9 @@ class Connection:
 
     async def post(self, path, body):
         """Status, headers and the whole body; raises OSError or EOFError when the connection breaks."""
+        if self.writer is not None and self.reader.at_eof():
+            # The router closes what has been idle for longer than `limits.client_idle`.
+            self.close()
         if self.writer is None:
             self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 20)
         self.writer.write(

@@ -255,7 +255,9 @@ impl Weave {
         }
         out.extend_from_slice(b",\"logprobs\":null,\"finish_reason\":");
         out.extend_from_slice(part(&choice.finish).unwrap_or(b"null"));
-        if let Some(reason) = part(&choice.stop_reason) {
+        // A chat tells it with its end only.
+        let tells = !self.recipe.chat || choice.finish.is_some();
+        if let Some(reason) = part(&choice.stop_reason).filter(|_| tells) {
             out.extend_from_slice(b",\"stop_reason\":");
             out.extend_from_slice(reason);
         }

@@ -82,7 +82,7 @@ fn the_client_sees_one_stream_in_the_first_engines_name() {
             "data: {head}{{\"index\":0,\"delta\":{{\"role\":\"assistant\",\"content\":\"\"}},\"logprobs\":null,\"finish_reason\":null}}],\"prompt_token_ids\":null}}\n\n"
         ) + &token("a", "null")
             + &token("b", "null")
-            + &token("c", "null").replace("\"token_ids\"", "\"stop_reason\":null,\"token_ids\"")
+            + &token("c", "null")
             + &token("d", "\"stop\"").replace("\"token_ids\"", "\"stop_reason\":null,\"token_ids\"")
             + &format!(
                 "data: {head}],\"usage\":{{\"prompt_tokens\":3,\"total_tokens\":7,\"completion_tokens\":4}}}}\n\ndata: [DONE]\n\n"
