@@ -185,7 +185,9 @@ async fn collect(
         return if first.len() > limits.bytes { Err(BodyError::TooLarge) } else { Ok((first, whole)) };
     }
     let all = expected.unwrap_or(limits.bytes).min(enough);
-    let mut whole = BytesMut::with_capacity(expected.unwrap_or(0).min(TRUST).min(all).max(2 * first.len()));
+    // Memory for all of it only once there is room for all of it.
+    let begin = if all > SMALL { 0 } else { all };
+    let mut whole = BytesMut::with_capacity(begin.max(2 * first.len()));
     let mut piece = Some(first);
     while let Some(data) = piece {
         let len = whole.len() + data.len();
@@ -197,7 +199,9 @@ async fn collect(
             room.grow(wish).await?;
         }
         if len > whole.capacity() {
-            let wish = expected.unwrap_or(usize::MAX).min(4 * len).min(all);
+            // Of a known length at once, as far as that is to be trusted; else by doubling twice.
+            let step = if expected.is_some() { TRUST.max(4 * len) } else { 4 * len };
+            let wish = if len > SMALL { step.min(all) } else { 2 * SMALL };
             whole.reserve(wish.max(len) - whole.len());
         }
         whole.extend_from_slice(&data);
