@@ -260,7 +260,8 @@ impl Metrics {
         self.families.retries.get(&[reason]).inc();
     }
 
-    /// Counts a stream whose replica died: `continued`, `ended` (nothing was missing but its end) or `lost`.
+    /// Counts a stream whose replica died: `continued`, `ended` (nothing was missing but its end), `diverged`
+    /// (the other replica said something else than what had been sent already) or `lost`.
     pub fn resumed(&self, outcome: &'static str) {
         self.families.resumes.get(&[outcome]).inc();
     }

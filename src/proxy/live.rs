@@ -149,9 +149,17 @@ impl Live {
                     continue;
                 }
             }
-            if self.gave_up() {
-                self.broke(Failure::Status(500));
-                continue;
+            if let Watch::Woven(weave) = &self.watch {
+                if weave.diverged() {
+                    // Nobody is to blame, and nobody would do better: sums in another batch, or a sample.
+                    self.record.worker.shared.metrics.resumed("diverged");
+                    self.end(Some(Failure::Blameless));
+                    continue;
+                }
+                if weave.failed() {
+                    self.broke(Failure::Status(500));
+                    continue;
+                }
             }
             match self.source.poll_next(cx) {
                 Poll::Ready(Ok(Next::Data(data))) => {
@@ -217,11 +225,6 @@ impl Live {
     /// The client takes nothing more.
     pub(super) fn stalled(&mut self) {
         self.record.end(Ending::Stalled);
-    }
-
-    /// Has the replica said in the middle of a stream that it can't go on?
-    fn gave_up(&self) -> bool {
-        matches!(&self.watch, Watch::Woven(weave) if weave.failed())
     }
 
     /// The connection ended in good order: was that too early?

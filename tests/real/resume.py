@@ -60,10 +60,15 @@ class Relay:
             return _reset(client)
         engine.settimeout(None)
         threading.Thread(target=_copy, args=(client, engine), daemon=True).start()
-        with self.lock:
-            left = self.random.randint(1, TOKENS + 2)
+        left = TOKENS
         try:
             while data := engine.recv(65536):
+                if data.startswith(b"HTTP/1.1 "):
+                    # An answer that has not begun is tried again elsewhere: that is another promise.
+                    with self.lock:
+                        left = self.random.randint(1, TOKENS + 2)
+                    client.sendall(data)
+                    continue
                 left -= data.count(b'"token_ids":[')
                 if self.cutting and left <= 0:
                     with self.lock:

@@ -17,6 +17,18 @@ pub struct Weave {
     facts: Facts,
     splitter: Splitter,
     memory: Option<Memory>,
+    /// As the first engine wrote them.
+    names: Option<Names>,
+    /// Tokens of the prompt.
+    prompt: Option<u32>,
+    /// Text (as JSON writes it) that the client has got behind the last place where a continuation can begin.
+    since: Vec<u8>,
+    /// So much of it the present engine has said.
+    replayed: usize,
+    /// Of the present event's text, so much has been sent by an engine before.
+    skip: usize,
+    /// The continuation says something else than what was sent already.
+    diverged: bool,
     /// Most bytes of memory.
     limit: usize,
     /// Tokens of the answer that engines before the present one have made.
@@ -35,14 +47,14 @@ pub struct Weave {
 struct Memory {
     /// Of the prompt, then of the answer.
     ids: Vec<u32>,
-    prompt: Option<usize>,
-    /// Of `ids`: those whose text has been passed on.
+    /// Of `ids`: up to here a continuation can begin. Behind an event of one token with text: then no half of a
+    /// character is held back.
     kept: usize,
-    /// As the first engine wrote them, quotes included.
-    id: Box<[u8]>,
-    created: Box<[u8]>,
-    model: Box<[u8]>,
 }
+
+/// Id, time and model of a stream, quotes included.
+#[derive(Debug)]
+struct Names([Box<[u8]>; 3]);
 
 /// Longest of the three names that are kept.
 const MAX_NAME: usize = 1024;
@@ -57,6 +69,12 @@ impl Weave {
             facts: Facts::default(),
             splitter: Splitter::default(),
             memory: Some(Memory::default()),
+            names: None,
+            prompt: None,
+            since: Vec::new(),
+            replayed: 0,
+            skip: 0,
+            diverged: false,
             limit,
             base: 0,
             continued: false,
@@ -90,7 +108,7 @@ impl Weave {
     /// Bytes remembered.
     pub fn bytes(&self) -> usize {
         let memory = self.memory.as_ref().map_or(0, |m| m.ids.capacity() * size_of::<u32>());
-        memory + self.recipe.bytes() + self.splitter.len()
+        memory + self.recipe.bytes() + self.splitter.len() + self.since.len()
     }
 
     /// Remember nothing: it can't be continued any more.
@@ -101,6 +119,11 @@ impl Weave {
     /// The engine said that it failed: treat it like one that died.
     pub fn failed(&self) -> bool {
         self.failed.is_some()
+    }
+
+    /// The continuation isn't one: it says something else than what the client has got already. Nothing of that went out.
+    pub fn diverged(&self) -> bool {
+        self.diverged
     }
 
     /// The engine's own words for that.
@@ -120,7 +143,7 @@ impl Weave {
         splitter.push(chunk);
         splitter.each(|event| {
             self.event(event, &mut out);
-            self.failed.is_none()
+            self.failed.is_none() && !self.diverged
         });
         self.splitter = splitter;
         if self.splitter.len() > self.limit.saturating_mul(EVENT) {
@@ -171,28 +194,74 @@ impl Weave {
 
     fn learn(&mut self, bytes: &[u8], event: &Event) {
         let choice = &event.choice;
+        self.name(bytes, event);
+        let text = choice.text.clone().and_then(|at| bytes.get(at)).unwrap_or(b"\"\"");
+        let text = text.get(1..text.len().saturating_sub(1)).unwrap_or_default();
+        self.follow(text);
         self.finished |= choice.finish.is_some();
-        let Some(memory) = &mut self.memory else { return };
-        let blind = choice.says() && choice.ids.is_none();
-        let follows =
-            !choice.other && !blind && event.choices <= 1 && memory.learn(bytes, event, self.continued);
-        if !follows || self.bytes() > self.limit {
-            self.memory = None;
+        self.diverged |= self.finished && self.replayed < self.since.len();
+        let one = choice.ids.clone().and_then(|at| bytes.get(at)).is_some_and(|ids| !ids.contains(&b','));
+        // A text that ends with it may be half of a character that is still to come.
+        let whole = !text.ends_with("\u{fffd}".as_bytes()) && !text.ends_with(b"\\ufffd");
+        let clean = one && whole && !text.is_empty();
+        if let Some(memory) = &mut self.memory {
+            let blind = choice.says() && (choice.ids.is_none() || self.prompt.is_none());
+            memory.learn(bytes, event, clean);
+            if choice.other || blind || event.choices > 1 || self.bytes() > self.limit {
+                self.memory = None;
+            }
         }
+        // Without memory nothing will have to be said again.
+        if clean || self.memory.is_none() {
+            self.since.drain(..self.replayed);
+            self.replayed = 0;
+        }
+    }
+
+    /// Names and prompt, from the first events of the first engine.
+    fn name(&mut self, bytes: &[u8], event: &Event) {
+        let part = |at: &Option<Range<usize>>| at.clone().and_then(|at| bytes.get(at)).unwrap_or_default();
+        if self.continued {
+            return;
+        }
+        if self.names.is_none() && event.has_choices {
+            let names = [&event.id, &event.created, &event.model].map(part);
+            if names.iter().any(|n| n.is_empty() || n.len() > MAX_NAME) {
+                self.memory = None;
+            } else {
+                self.names = Some(Names(names.map(Box::from)));
+            }
+        }
+        if self.prompt.is_none()
+            && event.prompt_ids.is_some()
+            && let Some(memory) = &mut self.memory
+        {
+            memory.extend(part(&event.prompt_ids));
+            memory.kept = memory.ids.len();
+            self.prompt = u32::try_from(memory.kept).ok();
+        }
+    }
+
+    /// The engine says `text`: is it what was sent already, as far as it goes?
+    fn follow(&mut self, text: &[u8]) {
+        let sent = self.since.get(self.replayed..).unwrap_or_default();
+        self.skip = sent.len().min(text.len());
+        self.diverged |= sent.get(..self.skip) != text.get(..self.skip);
+        self.replayed += self.skip;
+        let new = text.get(self.skip..).unwrap_or_default();
+        self.since.extend_from_slice(new);
+        self.replayed += new.len();
     }
 
     fn count(&mut self, bytes: &[u8], event: &Event) {
         let told = event.usage.clone().and_then(|at| bytes.get(at)).and_then(Usage::parse);
-        self.usage = told.map(|u| match &self.memory {
-            Some(memory) if self.continued => {
-                let prompt = memory.prompt.map_or(u.prompt_tokens, |n| u32::try_from(n).unwrap_or(u32::MAX));
-                Usage {
-                    prompt_tokens: prompt,
-                    completion_tokens: self.base.saturating_add(u.completion_tokens),
-                    cached_tokens: u.cached_tokens.map(|c| c.min(prompt)),
-                }
-            }
-            _ => u,
+        self.usage = told.map(|u| match self.prompt.filter(|_| self.continued) {
+            Some(prompt_tokens) => Usage {
+                prompt_tokens,
+                completion_tokens: self.base.saturating_add(u.completion_tokens),
+                cached_tokens: u.cached_tokens.map(|c| c.min(prompt_tokens)),
+            },
+            None => u,
         });
     }
 
@@ -224,14 +293,14 @@ impl Weave {
 
     /// The head of an event in the first engine's name.
     fn head(&self, out: &mut Vec<u8>) {
-        let Some(memory) = &self.memory else { return };
+        let Some(Names([id, created, model])) = &self.names else { return };
         let object: &[u8] =
             if self.recipe.chat { b"\"chat.completion.chunk\"" } else { b"\"text_completion\"" };
         let members: [(&[u8], &[u8]); 4] = [
-            (b"data: {\"id\":", &memory.id),
+            (b"data: {\"id\":", id),
             (b",\"object\":", object),
-            (b",\"created\":", &memory.created),
-            (b",\"model\":", &memory.model),
+            (b",\"created\":", created),
+            (b",\"model\":", model),
         ];
         for (name, value) in members {
             out.extend_from_slice(name);
@@ -242,14 +311,21 @@ impl Weave {
     /// An event of a continuation, in the words of the first engine.
     fn write(&self, bytes: &[u8], event: &Event, out: &mut Vec<u8>) {
         let choice = &event.choice;
-        if event.choices != 1 || (!choice.says() && choice.finish.is_none()) {
+        let text = choice
+            .text
+            .clone()
+            .and_then(|at| bytes.get(at.start + 1 + self.skip..at.end - 1))
+            .unwrap_or_default();
+        if self.diverged || event.choices != 1 || (text.is_empty() && choice.finish.is_none()) {
             return;
         }
         let part = |at: &Option<Range<usize>>| at.clone().and_then(|at| bytes.get(at));
         self.head(out);
         out.extend_from_slice(b",\"choices\":[{\"index\":0,");
         out.extend_from_slice(if self.recipe.chat { b"\"delta\":{\"content\":" } else { b"\"text\":" });
-        out.extend_from_slice(part(&choice.text).unwrap_or(b"\"\""));
+        out.push(b'"');
+        out.extend_from_slice(text);
+        out.push(b'"');
         if self.recipe.chat {
             out.push(b'}');
         }
@@ -291,8 +367,8 @@ impl Weave {
     pub fn closing(&mut self) -> Option<Bytes> {
         let mut out = Vec::new();
         if !self.finished {
-            let made = self.memory.as_ref().and_then(Memory::made)?;
-            if self.recipe.max_tokens != Some(made) {
+            let all = self.memory.as_ref().is_some_and(|m| m.kept == m.ids.len()) && self.since.is_empty();
+            if !all || self.recipe.max_tokens != self.made() {
                 return None;
             }
             self.head(&mut out);
@@ -302,14 +378,11 @@ impl Weave {
         }
         if self.usage.is_none()
             && let Some(memory) = &self.memory
-            && let Some(prompt) = memory.prompt
+            && let Some(prompt_tokens) = self.prompt
         {
-            let made = memory.ids.len().saturating_sub(prompt);
-            self.usage = Some(Usage {
-                prompt_tokens: u32::try_from(prompt).unwrap_or(u32::MAX),
-                completion_tokens: u32::try_from(made).unwrap_or(u32::MAX),
-                cached_tokens: None,
-            });
+            let all = u32::try_from(memory.ids.len()).unwrap_or(u32::MAX);
+            let completion_tokens = all.saturating_sub(prompt_tokens);
+            self.usage = Some(Usage { prompt_tokens, completion_tokens, cached_tokens: None });
             if self.recipe.wants_usage {
                 self.tell_usage(self.usage?, &mut out);
             }
@@ -327,12 +400,11 @@ impl Weave {
     /// prompt and answer together. `None`: it can't be continued.
     pub fn continuation(&self, context: Option<u32>) -> Option<Vec<u8>> {
         let memory = self.memory.as_ref().filter(|_| !self.finished)?;
-        let made = memory.made()?;
-        if self.recipe.wants_ids && memory.kept != memory.ids.len() {
+        let (made, prompt) = (self.made()?, self.prompt?);
+        if self.recipe.wants_ids && (memory.kept != memory.ids.len() || !self.since.is_empty()) {
             // The client has seen ids that would come again.
             return None;
         }
-        let prompt = u32::try_from(memory.prompt?).ok()?;
         let most = match self.recipe.max_tokens {
             Some(max) => max,
             None => context?.checked_sub(prompt)?,
@@ -350,36 +422,25 @@ impl Weave {
         self.facts.error = false;
         if let Some(memory) = &mut self.memory {
             memory.ids.truncate(memory.kept);
-            self.base = memory.made().unwrap_or(0);
         }
+        self.replayed = 0;
+        self.base = self.made().unwrap_or(self.base);
+    }
+
+    /// Tokens of the answer up to where a continuation can begin.
+    fn made(&self) -> Option<u32> {
+        u32::try_from(self.memory.as_ref()?.kept).ok()?.checked_sub(self.prompt?)
     }
 }
 
 impl Memory {
-    /// False if the event doesn't allow the stream to be continued.
-    fn learn(&mut self, bytes: &[u8], event: &Event, continued: bool) -> bool {
-        let part = |at: &Option<Range<usize>>| at.clone().and_then(|at| bytes.get(at)).unwrap_or_default();
-        if self.id.is_empty() && !continued {
-            let names = [&event.id, &event.created, &event.model].map(part);
-            if names.iter().any(|n| n.is_empty() || n.len() > MAX_NAME) {
-                return !event.has_choices;
-            }
-            let [id, created, model] = names.map(Box::from);
-            (self.id, self.created, self.model) = (id, created, model);
+    fn learn(&mut self, bytes: &[u8], event: &Event, clean: bool) {
+        if let Some(list) = event.choice.ids.clone().and_then(|at| bytes.get(at)) {
+            self.extend(list);
         }
-        if !continued && event.prompt_ids.is_some() && self.prompt.is_none() && self.ids.is_empty() {
-            self.extend(part(&event.prompt_ids));
-            self.prompt = Some(self.ids.len());
+        if clean {
             self.kept = self.ids.len();
         }
-        if event.choice.ids.is_some() {
-            self.extend(part(&event.choice.ids));
-        }
-        if event.choice.says() || event.choice.finish.is_some() {
-            self.kept = self.ids.len();
-        }
-        // An engine that speaks without having told the prompt's ids never will.
-        self.prompt.is_some() || !event.choice.says()
     }
 
     fn extend(&mut self, list: &[u8]) {
@@ -387,10 +448,5 @@ impl Memory {
         token_ids(list, |block| {
             ids.extend(block.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)));
         });
-    }
-
-    /// Tokens of the answer whose text has been passed on.
-    fn made(&self) -> Option<u32> {
-        u32::try_from(self.kept.checked_sub(self.prompt?)?).ok()
     }
 }

@@ -115,6 +115,42 @@ fn tokens_whose_text_is_held_back_are_made_again() {
     assert!(body.ends_with(r#""max_tokens":7,"prompt":[1,2,3,10,20]}"#), "{body}");
 }
 
+/// An event of several tokens: its last may be half of a character.
+fn merged(text: &str) -> String {
+    first(&[text]).split_off(first(&[]).len()).replace("[10]", "[20,30]")
+}
+
+#[test]
+fn what_was_sent_behind_a_doubtful_place_is_said_again_and_left_out() {
+    for size in [3, 10_000] {
+        let mut weave = Weave::new(chat(r#","max_tokens":9"#), LIMIT);
+        feed(&mut weave, &(first(&["a"]) + &merged("bcd")), size);
+        let body = String::from_utf8(weave.continuation(None).unwrap()).unwrap();
+        assert!(body.ends_with(r#""max_tokens":8,"prompt":[1,2,3,10]}"#), "{body}");
+        weave.resume();
+        // It dies again before it has said what was sent; then another says it in other pieces.
+        assert_eq!(feed(&mut weave, &next(&["b", "x"], (4, 2))[..200], size), "");
+        weave.resume();
+        let seen = feed(&mut weave, &next(&["bc", "de", "f"], (4, 3)), size);
+        let texts: Vec<&str> =
+            seen.split("\"content\":\"").skip(1).filter_map(|t| t.split('"').next()).collect();
+        assert_eq!(texts, ["e", "f"], "{seen}");
+        assert!(!weave.diverged() && weave.done());
+        assert_eq!(weave.usage().map(|u| u.completion_tokens), Some(4));
+    }
+}
+
+#[test]
+fn a_continuation_that_says_something_else_is_none() {
+    for other in [["bX", "e"], ["b", "c"]] {
+        let mut weave = Weave::new(chat(r#","max_tokens":9"#), LIMIT);
+        feed(&mut weave, &(first(&["a"]) + &merged("bcd")), 10_000);
+        weave.resume();
+        let seen = feed(&mut weave, &next(&other, (4, 2)), 10_000);
+        assert!(weave.diverged() && seen.is_empty(), "{seen}");
+    }
+}
+
 #[test]
 fn without_a_bound_of_its_own_the_models_context_is_the_bound() {
     let mut weave = Weave::new(chat(""), LIMIT);
