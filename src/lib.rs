@@ -7,6 +7,7 @@
 //! - [`router`]: the shell around the core: locks, clock, wake-ups; hands out reservations.
 //! - [`openai`]: what must be understood of OpenAI-shaped traffic, read where it lies: bodies, streams, errors.
 //! - [`proxy`]: door one, an OpenAI-compatible HTTP server: accept, place, forward, retry.
+//! - [`door`]: listening sockets that can be moved and handed over while they are in use.
 //! - [`discovery`]: who is in the fleet: a list, and a file that is watched.
 //! - [`watch`]: keeps looking at the fleet: health, load, models.
 //! - [`control`]: the ports beside the traffic: health, metrics, admin.
@@ -21,6 +22,7 @@ pub mod config;
 pub mod control;
 pub mod core;
 pub mod discovery;
+pub mod door;
 pub mod engine;
 pub mod observe;
 pub mod openai;

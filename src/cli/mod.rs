@@ -9,7 +9,7 @@ mod options;
 mod replay;
 mod serve;
 
-pub use serve::{Running, ServeError};
+pub use serve::{Origin, Running, ServeError, Source};
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;

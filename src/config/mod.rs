@@ -9,26 +9,31 @@
 //! - `resume`: continuing broken streams, second requests
 //! - `units`: `5s`, `64KiB`; `secret`: values that are never printed
 //! - `load`: text → tree → variables → typed → files of secrets
+//! - `reload`: what of a new configuration can hold at once; `snapshot`: what outlives the process
 //! - `keys`: unknown keys; `vars`: `${VAR}`; `validate`: what types can't say
 
 mod keys;
 mod load;
+mod reload;
 mod resume;
 mod schema;
 mod secret;
 mod sections;
+mod snapshot;
 mod speed;
 mod units;
 mod validate;
 mod vars;
 
 pub use load::{ConfigError, Overrides, load, parse, parse_replicas, schema_json};
+pub use reload::{Adoption, adopt};
 pub use resume::{Hedge, Resume};
 pub use schema::{Config, EngineKind, ReplicaDefaults, ReplicaSpec};
 pub use secret::Secret;
 pub use sections::{
     AccessTarget, Drain, Health, Index, Limits, Log, LogFormat, Poll, Price, Queue, Retry, Timeouts,
 };
+pub use snapshot::Snapshot;
 pub use speed::{Profile, Speed};
 pub use units::{Seconds, Size};
 pub use validate::{Problem, Report, Severity};

@@ -3,6 +3,7 @@
 use super::resume::{Hedge, Resume};
 use super::secret::Secret;
 use super::sections::{Drain, Health, Index, Limits, Log, Poll, Price, Queue, Retry, Timeouts};
+use super::snapshot::Snapshot;
 use super::speed::Speed;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -58,6 +59,8 @@ pub struct Config {
     pub drain: Drain,
     /// The logs.
     pub log: Log,
+    /// What outlives the process.
+    pub snapshot: Snapshot,
     /// Threads that move bytes; null: as many as cores.
     pub workers: Option<usize>,
 }
@@ -86,6 +89,7 @@ impl Default for Config {
             poll: Poll::default(),
             drain: Drain::default(),
             log: Log::default(),
+            snapshot: Snapshot::default(),
             workers: None,
         }
     }

@@ -421,7 +421,7 @@ impl Fleet {
         }
     }
 
-    fn take_medians(&mut self) {
+    pub(super) fn take_medians(&mut self) {
         let ups = || self.replicas.iter().flatten().filter(|r| !r.left);
         self.medians = Medians {
             prefill: median(ups().map(|r| &r.prefill), &mut self.scratch),

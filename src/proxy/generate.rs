@@ -52,7 +52,7 @@ struct Begun {
 async fn run(record: &mut Record, request: Request<Incoming>, shape: Shape) -> Result<Begun, Problem> {
     let worker = record.worker.clone();
     let (head, body) = request.into_parts();
-    let limits = &worker.shared.limits;
+    let limits = &worker.shared.live.limits();
     let announced = body.size_hint().exact();
     let mut whole = read_body(body, limits).await.map_err(|error| refused(&error, limits))?;
     record.bytes_in = announced.unwrap_or(whole.bytes.len() as u64);
@@ -60,7 +60,7 @@ async fn run(record: &mut Record, request: Request<Incoming>, shape: Shape) -> R
         let served = pass_on(record, head, shape, &whole, rest).await?;
         return Ok(Begun { served, strip: false, resume: None });
     }
-    let resume = &worker.shared.settings.resume;
+    let resume = &worker.shared.settings().resume.clone();
     let prompt = worker
         .prompts
         .borrow_mut()
@@ -99,7 +99,7 @@ async fn pass_on(
     rest: Incoming,
 ) -> Result<Served, Problem> {
     let worker = record.worker.clone();
-    let limits = &worker.shared.limits;
+    let limits = &worker.shared.live.limits();
     let prompt = worker.prompts.borrow_mut().read_start(shape, &part.bytes);
     let mut ask = prompt.ask;
     if ask.model.is_none() && worker.shared.router.model_names().len() > 1 {

@@ -78,7 +78,7 @@ impl Recent {
 
 /// After how long a second replica is asked; `None`: never.
 pub(super) fn delay(worker: &Worker, ask: &Ask, call: &Call) -> Option<Duration> {
-    let hedge = &worker.shared.settings.hedge;
+    let hedge = &worker.shared.settings().hedge;
     if !ask.streams || !call.generates || !matches!(call.body, Body::Memory(_)) {
         return None;
     }
@@ -110,7 +110,7 @@ pub(super) async fn race(
         result = &mut first => return (result, reservation),
         () = tokio::time::sleep(delay) => {}
     }
-    if !shared.hedges.withdraw(shared.router.now()) {
+    if !shared.live.hedges().withdraw(shared.router.now()) {
         shared.metrics.hedged("no_budget");
         return (first.await, reservation);
     }

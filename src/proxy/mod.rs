@@ -48,4 +48,4 @@ mod worker;
 
 pub use prompt::{Prompt, PromptReader};
 pub use server::{Phase, Proxy};
-pub use settings::Settings;
+pub use settings::{LiveSettings, Settings};

@@ -60,7 +60,7 @@ async fn run(record: &mut Record, request: Request<Incoming>) -> Result<attempts
     }
     let upgrade = upgrade(&head);
     let mut ask = Ask { choices: 1, previous_response: stored(head.uri.path()), ..Ask::default() };
-    let limits = &record.worker.shared.limits;
+    let limits = &record.worker.shared.live.limits();
     let hint = body.size_hint();
     let mut fault = None;
     let body = if body.is_end_stream() {
@@ -95,7 +95,7 @@ async fn run(record: &mut Record, request: Request<Incoming>) -> Result<attempts
     let worker = record.worker.clone();
     let served = attempts::run(record, &mut ask, &mut call, repeat).await;
     served.map_err(|problem| match fault.and_then(|f| f.get()) {
-        Some(fault) => broke_off(fault, &worker.shared.limits),
+        Some(fault) => broke_off(fault, &worker.shared.live.limits()),
         None => problem,
     })
 }

@@ -33,8 +33,8 @@ const LOOK: Duration = Duration::from_secs(1);
 const LINGER: Duration = Duration::from_secs(1);
 
 /// What is asked of a body.
-#[derive(Clone)]
-pub(super) struct BodyLimits {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
     /// Most bytes.
     pub(super) bytes: usize,
     /// Longer ones aren't read to their end.
@@ -45,16 +45,42 @@ pub(super) struct BodyLimits {
     pub(super) silence: Duration,
     /// Time to wait for a place in the store.
     pub(super) patience: Duration,
-    /// The store.
-    pub(super) store: Arc<Semaphore>,
+}
+
+/// The limits, and the store that all bodies share.
+#[derive(Clone)]
+pub(super) struct BodyLimits {
+    limits: Limits,
+    store: Arc<Semaphore>,
+    /// Size of the store.
+    units: usize,
 }
 
 impl BodyLimits {
-    /// A store of `total` bytes, but never less than one body.
-    pub(super) fn store(bytes: usize, scan: usize, total: usize) -> Arc<Semaphore> {
-        Arc::new(Semaphore::new(
-            total.max(bytes.min(scan) + TRUST).div_ceil(STEP).min(Semaphore::MAX_PERMITS),
-        ))
+    /// Limits with a store of `total` bytes, but never less than one body.
+    pub(super) fn new(limits: Limits, total: usize) -> Self {
+        let units = units(&limits, total);
+        BodyLimits { limits, store: Arc::new(Semaphore::new(units)), units }
+    }
+
+    /// Other limits with the same store, which grows if it is to hold more.
+    pub(super) fn changed(&self, limits: Limits, total: usize) -> Self {
+        let units = self.units.max(units(&limits, total));
+        self.store.add_permits(units - self.units);
+        BodyLimits { limits, store: self.store.clone(), units }
+    }
+}
+
+/// Units that a store of `total` bytes has, at the least room for one body.
+fn units(limits: &Limits, total: usize) -> usize {
+    total.max(limits.bytes.min(limits.scan) + TRUST).div_ceil(STEP).min(Semaphore::MAX_PERMITS)
+}
+
+impl std::ops::Deref for BodyLimits {
+    type Target = Limits;
+
+    fn deref(&self) -> &Limits {
+        &self.limits
     }
 }
 

@@ -71,7 +71,7 @@ impl Resume {
 
     /// The stream remembers so much; false if it must not.
     pub(super) fn holds(&mut self, bytes: usize) -> bool {
-        self.held.set(bytes, self.worker.shared.settings.resume.total_bytes.as_usize())
+        self.held.set(bytes, self.worker.shared.settings().resume.total_bytes.as_usize())
     }
 
     /// Longest prompt and answer together.
@@ -95,7 +95,7 @@ impl Resume {
         let mut ask = self.ask.clone();
         ask.tried.clear();
         ask.tried.extend(dead);
-        let within = worker.shared.settings.resume.within.get();
+        let within = worker.shared.settings().resume.within.get();
         Box::pin(async move { tokio::time::timeout(within, search(worker, ask, call)).await.ok().flatten() })
     }
 }

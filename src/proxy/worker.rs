@@ -1,16 +1,15 @@
 //! One worker: its connections, its pool, its sweep, and its way out.
 
-use super::budget::Budget;
 use super::conn;
 use super::hedge::Recent;
 use super::io::{Client, Order, Patience};
 use super::pool::Pool;
 use super::prompt::PromptReader;
-use super::read_body::BodyLimits;
 use super::server::Phase;
-use super::settings::Settings;
+use super::settings::{LiveSettings, Settings};
 use crate::observe::{AccessLog, Metrics};
 use crate::router::Router;
+use arc_swap::Guard;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::TcpStream;
@@ -30,18 +29,22 @@ const FRESH: Duration = Duration::from_millis(500);
 /// What all workers share.
 #[derive(Clone)]
 pub(super) struct Shared {
-    pub(super) settings: Arc<Settings>,
+    /// Settings, and what is made of them; they may change at any time.
+    pub(super) live: LiveSettings,
     pub(super) router: Arc<Router>,
-    pub(super) budget: Arc<Budget>,
-    /// Second requests.
-    pub(super) hedges: Arc<Budget>,
     /// How long streams take to begin.
     pub(super) recent: Arc<Recent>,
-    pub(super) limits: BodyLimits,
     /// Bytes remembered of streams that may be continued.
     pub(super) remembered: Arc<AtomicUsize>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) access: AccessLog,
+}
+
+impl Shared {
+    /// The settings as they are now.
+    pub(super) fn settings(&self) -> Guard<Arc<Settings>> {
+        self.live.settings()
+    }
 }
 
 /// What the requests of one worker share.
@@ -101,9 +104,8 @@ pub(super) fn run(
     mut phase: watch::Receiver<Phase>,
 ) -> impl AsyncFnOnce() + Send + 'static {
     async move || {
-        let grace = shared.settings.drain_grace;
         let worker = Rc::new(Worker {
-            pool: RefCell::new(Pool::new(shared.settings.pool_idle)),
+            pool: RefCell::new(Pool::new(shared.settings().pool_idle)),
             prompts: RefCell::new(PromptReader::new(&shared.router)),
             shared,
             clients: RefCell::default(),
@@ -128,6 +130,7 @@ pub(super) fn run(
             }
         }
         worker.draining.set(true);
+        let grace = worker.shared.settings().drain_grace;
         let _ = timeout(grace, finish(&worker)).await;
         worker.tell_all(Order::Kill);
         let _ = timeout(Duration::from_secs(1), all_gone(&worker)).await;
@@ -175,11 +178,11 @@ fn serve(worker: &Rc<Worker>, socket: TcpStream) {
 async fn sweep(worker: Rc<Worker>) {
     let mut tick = interval(SWEEP);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let settings = &worker.shared.settings;
-    let patience =
-        Patience { head: settings.header_timeout, idle: settings.client_idle, stall: settings.stall };
     loop {
         tick.tick().await;
+        let settings = worker.shared.settings();
+        let patience =
+            Patience { head: settings.header_timeout, idle: settings.client_idle, stall: settings.stall };
         let now = Instant::now();
         // Giving an answer up may end a connection: the list must not be held meanwhile.
         let clients: Vec<Rc<Client>> = worker.clients.borrow().values().cloned().collect();
@@ -189,6 +192,8 @@ async fn sweep(worker: Rc<Worker>) {
             }
         }
         let members = worker.shared.router.endpoints();
-        worker.pool.borrow_mut().sweep(now, |id| members.iter().any(|e| e.id == id));
+        let mut pool = worker.pool.borrow_mut();
+        pool.keep_idle(settings.pool_idle);
+        pool.sweep(now, |id| members.iter().any(|e| e.id == id));
     }
 }

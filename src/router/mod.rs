@@ -12,6 +12,7 @@ mod members;
 mod names;
 mod reservation;
 mod responses;
+mod snapshot;
 mod waiters;
 
 pub use ask::{Ask, Refusal};
@@ -19,6 +20,7 @@ pub use endpoint::{Endpoint, Member};
 pub use explain::{CandidateView, Explanation, PriceView};
 pub use members::{ModelInfo, Page, ReplicaView};
 pub use reservation::Reservation;
+pub use snapshot::Snapshot;
 
 use crate::config::Config;
 use crate::core::cost::Weights;
@@ -33,7 +35,9 @@ use responses::Responses;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+// Virtual in simulations that pause time; otherwise the system's monotonic clock.
+use tokio::time::Instant;
 use waiters::Waiters;
 
 /// The router: one for all workers of a process.
@@ -48,8 +52,11 @@ pub struct Router {
     models: ArcSwap<members::ModelList>,
     waiters: Waiters,
     responses: Mutex<Responses>,
+    /// What an earlier router knew of replicas that haven't joined yet.
+    pending: Mutex<Option<snapshot::Pending>>,
     next_id: AtomicU64,
-    queue_timeout: Duration,
+    /// Longest wait in line, in nanoseconds.
+    queue_timeout: AtomicU64,
     seed: u64,
     block_bytes: u32,
 }
@@ -65,31 +72,40 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// What the fleet is set up with.
+fn settings(config: &Config) -> Settings {
+    Settings {
+        prior: config.speed.prior(),
+        weights: Weights {
+            harm: config.price.harm,
+            decode: config.price.decode,
+            tie: config.price.tie,
+            ..Weights::default()
+        },
+        rules: Rules {
+            suspect_after: config.health.suspect_after,
+            recover_after: config.health.recover_after,
+            ..Rules::default()
+        },
+        slow_start: config.health.slow_start.secs(),
+        tokens_per_byte: config.index.tokens_per_byte,
+        queue: config.queue.max as usize,
+        max_replicas: MAX_REPLICAS,
+        ..Settings::default()
+    }
+}
+
 /// Replicas that a router can hold; bounds the dense tables.
 const MAX_REPLICAS: u16 = 1024;
 
 impl Router {
     /// A router without replicas. `seed` keys the block hashes when the configuration doesn't say.
     pub fn new(config: &Config, seed: u64) -> Arc<Self> {
-        let settings = Settings {
-            prior: config.speed.prior(),
-            weights: Weights {
-                harm: config.price.harm,
-                decode: config.price.decode,
-                tie: config.price.tie,
-                ..Weights::default()
-            },
-            rules: Rules {
-                suspect_after: config.health.suspect_after,
-                recover_after: config.health.recover_after,
-                ..Rules::default()
-            },
-            slow_start: config.health.slow_start.secs(),
-            tokens_per_byte: config.index.tokens_per_byte,
-            queue: config.queue.max as usize,
-            max_replicas: MAX_REPLICAS,
-            ..Settings::default()
-        };
+        let settings = settings(config);
         let index = IndexConfig {
             max_blocks: usize::try_from(config.index.max_blocks).unwrap_or(usize::MAX),
             max_holders: MAX_REPLICAS,
@@ -105,11 +121,20 @@ impl Router {
             models: ArcSwap::default(),
             waiters: Waiters::default(),
             responses: Mutex::new(Responses::new()),
+            pending: Mutex::new(None),
             next_id: AtomicU64::new(1),
-            queue_timeout: config.queue.timeout.get(),
+            queue_timeout: AtomicU64::new(nanos(config.queue.timeout.get())),
             seed: config.index.seed.unwrap_or(seed),
             block_bytes: config.index.block_bytes,
         })
+    }
+
+    /// Takes over what of the configuration can change while it runs: weights, rules of health, the line. What was
+    /// learned stays, and so does everything in flight.
+    pub fn reconfigure(&self, config: &Config) {
+        self.queue_timeout.store(nanos(config.queue.timeout.get()), Ordering::Relaxed);
+        self.fleet.lock().reconfigure(settings(config));
+        self.wake();
     }
 
     /// Time since the router started, as the core counts it.
@@ -140,7 +165,7 @@ impl Router {
             return done;
         }
         let seat = self.waiters.sit(self, id);
-        let deadline = tokio::time::Instant::now() + self.queue_timeout;
+        let deadline = Instant::now() + Duration::from_nanos(self.queue_timeout.load(Ordering::Relaxed));
         loop {
             // Once more after sitting down: room may have come between the refusal and the seat.
             if let Some(done) = self.attempt(&request, ask, begun) {
@@ -251,6 +276,7 @@ impl Router {
         let reuse = self.index.read().reuse();
         self.fleet.lock().tick(reuse);
         self.fit_capacities();
+        self.forget_snapshot();
         if self.fleet.lock().waiting() > 0 {
             self.wake();
         }
