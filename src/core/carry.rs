@@ -5,6 +5,7 @@ use super::fleet::{Fleet, Settings};
 use super::ids::{ModelId, ReplicaId};
 use super::learn::{Fit, Scale};
 use super::model::ModelStats;
+use super::time::Time;
 
 impl Fleet {
     /// Other weights, rules, slow start and line from now on. What was learned stays, and who waits goes on waiting,
@@ -27,11 +28,11 @@ impl Fleet {
     }
 
     /// What an earlier router learned of a replica's speed.
-    pub fn set_speeds(&mut self, id: ReplicaId, prefill: Scale, decode: Scale) {
+    pub fn set_speeds(&mut self, now: Time, id: ReplicaId, prefill: Scale, decode: Scale) {
         if let Some(r) = self.get_mut(id) {
             (r.prefill, r.decode) = (prefill, decode);
         }
-        self.take_medians();
+        self.take_medians(now);
     }
 
     /// What an earlier router learned of a model's traffic; counts unless something was learned since.
@@ -42,9 +43,9 @@ impl Fleet {
     }
 
     /// `new` is the same machine as `old`: its speed is known.
-    pub fn inherit(&mut self, old: ReplicaId, new: ReplicaId) {
+    pub fn inherit(&mut self, now: Time, old: ReplicaId, new: ReplicaId) {
         if let Some((prefill, decode)) = self.get(old).map(|r| (r.prefill.clone(), r.decode.clone())) {
-            self.set_speeds(new, prefill, decode);
+            self.set_speeds(now, new, prefill, decode);
         }
     }
 }

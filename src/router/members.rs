@@ -155,7 +155,7 @@ impl Router {
         match before {
             Some(old) => {
                 self.index.write().copy(self.now(), old.slot, id.slot);
-                self.fleet.lock().inherit(old, id);
+                self.fleet.lock().inherit(self.now(), old, id);
             }
             None => self.recall(id, &member),
         }
@@ -306,12 +306,11 @@ impl Router {
         let members = self.members.lock();
         let fleet = self.fleet.lock();
         let index = self.index.read();
-        let (shape, medians) = fleet.speeds();
+        let (shape, _) = fleet.speeds();
         let view = |known: &Known| {
             let r = fleet.get(known.id)?;
             let polled = r.ledger.polled(now).unwrap_or_default();
-            let prefill = r.prefill.log(now, medians.prefill).exp();
-            let decode = r.decode.log(now, medians.decode).exp();
+            let (prefill, decode) = (r.pace.prefill, r.pace.decode);
             let names = |list: &Vec<ModelInfo>| list.iter().map(|m| m.id.to_string()).collect();
             Some(ReplicaView {
                 name: known.member.spec.label().to_owned(),

@@ -25,7 +25,7 @@ pub use snapshot::Snapshot;
 use crate::config::Config;
 use crate::core::cost::Weights;
 use crate::core::health::Rules;
-use crate::core::prefix::{IndexConfig, IndexStats, Matches, PrefixIndex};
+use crate::core::prefix::{IndexConfig, IndexStats, Matches, PrefixIndex, Space};
 use crate::core::{Arrival, Fleet, Placed, ReplicaId, Request, RequestId, Seen, Settings, Time};
 use arc_swap::ArcSwap;
 use endpoint::Slots;
@@ -65,7 +65,7 @@ pub struct Router {
 #[derive(Default)]
 struct Scratch {
     matches: Matches,
-    room: Vec<Option<u64>>,
+    space: Vec<Space>,
 }
 
 thread_local! {
@@ -192,7 +192,7 @@ impl Router {
             let arrival = fleet.arrive(
                 now,
                 req,
-                &Seen { matched: s.matches.as_slice(), room: &s.room, continues: s.matches.at_leaf() },
+                &Seen { matched: s.matches.as_slice(), space: &s.space, continues: s.matches.at_leaf() },
             );
             (arrival, fleet.waiting() > 0)
         });
@@ -230,17 +230,17 @@ impl Router {
         if endpoint.is_some() { Ok(guard) } else { Err(Refusal::NoReplica { retry_after: 1 }) }
     }
 
-    /// Fills the scratch with what each replica holds of `chain` and how much room it has.
+    /// Fills the scratch with what each replica holds of `chain` and how its cache stands.
     fn look(&self, chain: &[u64], s: &mut Scratch) {
         s.matches.clear();
-        s.room.clear();
+        s.space.clear();
         if chain.is_empty() {
             return;
         }
         let index = self.index.read();
         index.matches(chain, &mut s.matches);
         let slots = self.slots.load();
-        s.room.extend((0..slots.len()).map(|h| index.room(h as u16)));
+        s.space.extend((0..slots.len()).map(|h| index.space(h as u16)));
     }
 
     fn request(&self, id: RequestId, ask: &Ask) -> Request {
@@ -274,7 +274,7 @@ impl Router {
     /// Regular housekeeping, about once a second: medians, capacities in blocks, the measure of regret, late wake-ups.
     pub fn tick(&self) {
         let reuse = self.index.read().reuse();
-        self.fleet.lock().tick(reuse);
+        self.fleet.lock().tick(self.now(), reuse);
         self.fit_capacities();
         self.forget_snapshot();
         if self.fleet.lock().waiting() > 0 {

@@ -135,7 +135,7 @@ impl Router {
         let name = member.identity();
         if let Some(speeds) = snapshot.learned.replicas.remove(&name) {
             let scale = |list: &[f64]| Scale::restore(now, list).unwrap_or_default();
-            self.fleet.lock().set_speeds(id, scale(&speeds.prefill), scale(&speeds.decode));
+            self.fleet.lock().set_speeds(self.now(), id, scale(&speeds.prefill), scale(&speeds.decode));
         }
         let mut index = self.index.write();
         if let Some(blocks) = snapshot.saved.restore(&mut index, now, &name, id.slot) {

@@ -34,6 +34,6 @@ mod snapshot_tests;
 mod tests;
 
 pub use chain::{Blocks, Head, Part, Root, TEXT_BLOCK};
-pub use index::{IndexConfig, IndexStats, PrefixIndex};
+pub use index::{IndexConfig, IndexStats, PrefixIndex, Space};
 pub use matches::Matches;
 pub use snapshot::Saved;
