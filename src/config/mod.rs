@@ -8,6 +8,7 @@
 //! - `discovery`: replicas found in Kubernetes and in DNS
 //! - `extproc`: the endpoint picker
 //! - `speed`: the named speed profiles
+//! - `resume`: continuing broken streams, second requests
 //! - `units`: `5s`, `64KiB`; `secret`: values that are never printed
 //! - `load`: text → tree → variables → typed → files of secrets
 //! - `reload`: what of a new configuration can hold at once; `snapshot`: what outlives the process
@@ -19,6 +20,7 @@ mod keys;
 mod lanes;
 mod load;
 mod reload;
+mod resume;
 mod schema;
 mod secret;
 mod sections;
@@ -33,6 +35,7 @@ pub use extproc::ExtProc;
 pub use lanes::Lanes;
 pub use load::{ConfigError, Overrides, load, parse, parse_replicas, schema_json};
 pub use reload::{Adoption, adopt};
+pub use resume::{Hedge, Resume};
 pub use schema::{Config, EngineKind, ReplicaDefaults, ReplicaSpec};
 pub use secret::Secret;
 pub use sections::{

@@ -35,9 +35,15 @@ pub fn adopt(running: &Config, wanted: &Config) -> Adoption {
         price: now.price,
         queue: now.queue,
         lanes: now.lanes,
-        limits: now.limits,
+        // What is in the store can't be taken out of it.
+        limits: super::Limits {
+            bodies_bytes: now.limits.bodies_bytes.max(running.limits.bodies_bytes),
+            ..now.limits
+        },
         timeouts: now.timeouts,
         retry: now.retry,
+        resume: now.resume,
+        hedge: now.hedge,
         health: now.health,
         poll: now.poll,
         drain: now.drain,

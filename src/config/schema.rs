@@ -3,6 +3,7 @@
 use super::discovery::{Dns, Kubernetes};
 use super::extproc::ExtProc;
 use super::lanes::Lanes;
+use super::resume::{Hedge, Resume};
 use super::secret::Secret;
 use super::sections::{Drain, Health, Index, Limits, Log, Poll, Price, Queue, Retry, Timeouts};
 use super::snapshot::Snapshot;
@@ -57,6 +58,10 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// Trying another replica.
     pub retry: Retry,
+    /// Continuing a stream on another replica when its own dies.
+    pub resume: Resume,
+    /// Asking a second replica when the first is slow to begin.
+    pub hedge: Hedge,
     /// Asking replicas whether they live.
     pub health: Health,
     /// Reading the replicas' metrics.
@@ -93,6 +98,8 @@ impl Default for Config {
             limits: Limits::default(),
             timeouts: Timeouts::default(),
             retry: Retry::default(),
+            resume: Resume::default(),
+            hedge: Hedge::default(),
             health: Health::default(),
             poll: Poll::default(),
             drain: Drain::default(),

@@ -226,6 +226,13 @@ impl Config {
         c.at_least("limits.body_bytes", Some(l.body_bytes.get()), 1024);
         c.at_least("limits.connections", Some(l.connections), 1);
         c.at_least("limits.h2_streams", Some(l.h2_streams), 1);
+        c.at_least("limits.scan_bytes", Some(l.scan_bytes.get()), 1024);
+        c.at_least("limits.bodies_bytes", Some(l.bodies_bytes.get()), 1 << 20);
+        let m = &self.resume;
+        c.at_least("resume.max_bytes", Some(m.max_bytes.get()), 1024);
+        c.at_least("resume.total_bytes", Some(m.total_bytes.get()), m.max_bytes.get());
+        c.between("hedge.quantile", self.hedge.quantile, 0.5, 0.999);
+        c.between("hedge.budget", Some(self.hedge.budget), 0.0, 1.0);
         let r = &self.retry;
         c.between("retry.budget", Some(r.budget), 0.0, 1.0);
         c.between("retry.attempts", Some(f64::from(r.attempts)), 1.0, 10.0);
@@ -237,6 +244,10 @@ impl Config {
         let positive = [
             ("limits.header_timeout", self.limits.header_timeout),
             ("limits.body_timeout", self.limits.body_timeout),
+            ("limits.body_idle", self.limits.body_idle),
+            ("limits.stall_timeout", self.limits.stall_timeout),
+            ("limits.client_idle", self.limits.client_idle),
+            ("resume.within", self.resume.within),
             ("timeouts.connect", self.timeouts.connect),
             ("timeouts.stream_idle", self.timeouts.stream_idle),
             ("health.interval", self.health.interval),

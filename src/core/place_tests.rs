@@ -445,3 +445,38 @@ fn calls_go_to_the_least_loaded() {
     }
     assert_eq!(counts, [10; 3]);
 }
+
+#[test]
+fn a_request_of_half_an_hour_keeps_its_place_on_the_books() {
+    let (mut f, ids) = fleet(2, Settings::default());
+    let home = place(&mut f, Time(0), &cold(1, 1000), &[]).replica;
+    f.first_token(Time::from_secs(1.0), RequestId(1));
+    // Half an hour of other traffic and of housekeeping: nothing ends by its age.
+    for n in 0..1800u64 {
+        let now = Time::from_secs(1.0 + n as f64);
+        place(&mut f, now, &cold(2 + n, 100), &[]);
+        done(&mut f, now, 2 + n);
+        f.tick(Time(0), 0.0);
+        assert_eq!(f.in_flight(), 1);
+    }
+    let there = |f: &Fleet| f.get(home).unwrap().ledger.in_flight();
+    assert_eq!(there(&f), 1);
+    done(&mut f, Time::from_secs(1802.0), 1);
+    assert_eq!((there(&f), f.in_flight(), ids.len()), (0, 0, 2));
+}
+
+#[test]
+fn server_errors_never_take_out_more_than_half_of_the_fleet() {
+    for (failure, left) in [(Failure::Status(500), 2), (Failure::Connect, 0)] {
+        let (mut f, _) = fleet(4, Settings::default());
+        for n in 0..200u64 {
+            let now = Time::from_secs(1.0 + n as f64 * 0.01);
+            let Arrival::Placed(_) = f.arrive(now, &cold(n, 100), &Seen::default()) else { break };
+            f.fail(now.plus(0.001), RequestId(n), failure);
+        }
+        let ready = f.replicas().filter(|r| r.health.state() == crate::core::health::State::Ready).count();
+        // What may be the requests' own doing ends no service; a replica that can't be reached serves nobody.
+        assert_eq!(ready, left, "{failure:?}");
+        f.check_invariants().unwrap();
+    }
+}

@@ -168,6 +168,10 @@ metrics! {
     shed: Counter = "homing_shed_total", &["reason"], Counter::default,
         "Requests refused because too many waited, or too long.";
     retries: Counter = "homing_retries_total", &["reason"], Counter::default, "Attempts after the first.";
+    resumes: Counter = "homing_resumes_total", &["outcome"], Counter::default,
+        "Streams whose replica died, by what became of them.";
+    hedges: Counter = "homing_hedges_total", &["outcome"], Counter::default,
+        "Second requests because the first was slow to begin, by who answered first.";
     budget_exhausted: Counter = "homing_retry_budget_exhausted_total", &[], Counter::default,
         "Retries that the budget forbade.";
     degraded: Gauge = "homing_degraded", &["replica", "what"], Gauge::default, "1 while degraded.";
@@ -269,6 +273,17 @@ impl Metrics {
     /// Counts an attempt after the first one.
     pub fn retried(&self, reason: &'static str) {
         self.families.retries.get(&[reason]).inc();
+    }
+
+    /// Counts a stream whose replica died: `continued`, `ended` (nothing was missing but its end), `diverged`
+    /// (the other replica said something else than what had been sent already) or `lost`.
+    pub fn resumed(&self, outcome: &'static str) {
+        self.families.resumes.get(&[outcome]).inc();
+    }
+
+    /// Counts a second request: `won`, `lost`, or `no_budget` for one that wasn't sent.
+    pub fn hedged(&self, outcome: &'static str) {
+        self.families.hedges.get(&[outcome]).inc();
     }
 
     /// Counts a reload of the configuration.

@@ -6,6 +6,7 @@
 
 use super::exchange::{Call, Failed};
 use super::headers;
+use super::hedge;
 use super::record::Record;
 use super::reply::Reply;
 use crate::core::Failure;
@@ -60,10 +61,21 @@ pub(super) async fn run(
         };
         record.placed(&reservation);
         let Some(endpoint) = reservation.endpoint().cloned() else { continue };
+        let begun = Instant::now();
+        let delay = hedge::delay(&worker, ask, call).filter(|_| record.attempts == 1);
+        let (result, reservation) = match delay {
+            None => (call.attempt(&worker, &endpoint).await, reservation),
+            Some(delay) => hedge::race(record, ask, call, reservation, &endpoint, delay).await,
+        };
         let replica = reservation.replica();
-        let (outcome, unsent, reason) = match call.attempt(&worker, &endpoint).await {
+        let (outcome, unsent, reason) = match result {
             Ok(reply) => match verdict(&reply, repeat, shared.settings().max_retry_after.as_secs()) {
-                Verdict::Pass => return Ok((reply, Some(reservation))),
+                Verdict::Pass => {
+                    if ask.streams {
+                        shared.recent.observe(begun.elapsed());
+                    }
+                    return Ok((reply, Some(reservation)));
+                }
                 Verdict::Blameless => {
                     reservation.fail(Failure::Blameless);
                     return Ok((reply, None));
@@ -93,7 +105,7 @@ pub(super) async fn run(
     }
 }
 
-enum Verdict {
+pub(super) enum Verdict {
     /// The client's answer.
     Pass,
     /// The client's answer, and its own fault.
@@ -102,7 +114,7 @@ enum Verdict {
     Failed(Failure),
 }
 
-fn verdict(reply: &Reply, repeat: Repeat, max_retry_after: u64) -> Verdict {
+pub(super) fn verdict(reply: &Reply, repeat: Repeat, max_retry_after: u64) -> Verdict {
     let status = reply.head.status;
     let asked = headers::retry_after(&reply.head.headers).map(|s| s.min(max_retry_after) as f64);
     match status {

@@ -4,7 +4,7 @@
 //! client has left, because nobody but the client's connection drops a request before its end.
 
 use super::headers::EXPLAIN;
-use super::io::InFlight;
+use super::io::{Client, InFlight};
 use super::request_id;
 use super::steer;
 use super::watch::Watch;
@@ -32,6 +32,8 @@ pub enum Ending {
     CutOff,
     /// A stream fell silent.
     Timeout,
+    /// The client took nothing of its answer for too long.
+    Stalled,
     /// The router said no.
     Problem(Kind),
 }
@@ -45,6 +47,7 @@ impl Ending {
             Ending::ReplicaError => ("failed", "replica_error"),
             Ending::CutOff => ("failed", "cut_off"),
             Ending::Timeout => ("failed", "stream_idle"),
+            Ending::Stalled => ("cancelled", "client_stalled"),
             Ending::Problem(kind @ (Kind::NoCapacity | Kind::NotReady | Kind::Quota | Kind::Deadline)) => {
                 ("rejected", kind.as_label())
             }
@@ -211,6 +214,11 @@ impl Record {
     /// Where it went, what was expected of the cache there, and how long it had waited.
     pub(super) fn placement(&self) -> Option<(&str, u32, Duration)> {
         self.replica.as_deref().map(|name| (name, self.predicted_cached, self.waited))
+    }
+
+    /// The client's connection.
+    pub(super) fn client(&self) -> &Rc<Client> {
+        self.in_flight.client()
     }
 
     /// Should the client's connection end with this answer?

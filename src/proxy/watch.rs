@@ -2,7 +2,7 @@
 
 use super::reply::Pieces;
 use crate::core::Outcome;
-use crate::openai::{Framer, FramerMode, Tail, TailScan, Usage};
+use crate::openai::{Facts, Framer, FramerMode, Tail, TailScan, Usage, Weave};
 use bytes::Bytes;
 use smallvec::smallvec;
 
@@ -11,6 +11,8 @@ use smallvec::smallvec;
 pub enum Watch {
     /// As a stream of events.
     Events(Box<Framer>),
+    /// As a stream of events that another replica can continue.
+    Woven(Box<Weave>),
     /// As JSON, its beginning and end.
     Json(Box<TailScan>, Option<Tail>),
     /// Not at all: compressed, or nothing that tells usage.
@@ -32,6 +34,7 @@ impl Watch {
     pub fn see(&mut self, chunk: Bytes) -> Pieces {
         match self {
             Watch::Events(framer) => framer.push(chunk),
+            Watch::Woven(weave) => weave.push(&chunk).into_iter().collect(),
             Watch::Json(scan, _) => {
                 scan.push(&chunk);
                 smallvec![chunk]
@@ -44,6 +47,7 @@ impl Watch {
     pub fn end(&mut self) -> Option<Bytes> {
         match self {
             Watch::Events(framer) => framer.finish(),
+            Watch::Woven(weave) => weave.finish(),
             Watch::Json(scan, tail) => {
                 *tail = Some(scan.finish());
                 None
@@ -54,14 +58,27 @@ impl Watch {
 
     /// Has the model begun to speak? Only events tell.
     pub fn first_token(&self) -> bool {
-        matches!(self, Watch::Events(framer) if framer.facts().first_token)
+        self.facts().is_some_and(|f| f.first_token)
     }
 
     /// Tokens so far, about.
     pub fn tokens(&self) -> u32 {
+        self.facts().map_or(0, |f| u32::try_from(f.tokens).unwrap_or(u32::MAX))
+    }
+
+    /// Those of them that the present replica made.
+    pub fn tokens_here(&self) -> u32 {
         match self {
-            Watch::Events(framer) => u32::try_from(framer.facts().tokens).unwrap_or(u32::MAX),
-            _ => 0,
+            Watch::Woven(weave) => u32::try_from(weave.of_this_engine()).unwrap_or(u32::MAX),
+            _ => self.tokens(),
+        }
+    }
+
+    fn facts(&self) -> Option<&Facts> {
+        match self {
+            Watch::Events(framer) => Some(framer.facts()),
+            Watch::Woven(weave) => Some(weave.facts()),
+            Watch::Json(..) | Watch::Blind => None,
         }
     }
 
@@ -69,6 +86,7 @@ impl Watch {
     pub fn usage(&self) -> Option<Usage> {
         match self {
             Watch::Events(framer) => framer.facts().usage,
+            Watch::Woven(weave) => weave.usage(),
             Watch::Json(_, tail) => tail.as_ref().and_then(|t| t.usage),
             Watch::Blind => None,
         }
@@ -77,23 +95,27 @@ impl Watch {
     /// Did the answer say that it failed?
     pub fn error(&self) -> bool {
         match self {
-            Watch::Events(framer) => framer.facts().error,
             Watch::Json(_, tail) => tail.as_ref().is_some_and(|t| t.error),
-            Watch::Blind => false,
+            _ => self.facts().is_some_and(|f| f.error),
         }
     }
 
     /// The identifier under which the replica may have stored the answer.
     pub fn id(&self) -> Option<&str> {
         match self {
-            Watch::Events(framer) => framer.facts().response_id.as_deref(),
             Watch::Json(_, tail) => tail.as_ref().and_then(|t| t.id.as_deref()),
-            Watch::Blind => None,
+            _ => self.facts().and_then(|f| f.response_id.as_deref()),
         }
     }
 
     /// For the router.
     pub fn outcome(&self) -> Outcome {
+        if let Watch::Woven(weave) = self
+            && weave.continued()
+        {
+            // What this replica had for a prompt isn't what was placed, so nothing is learned of that.
+            return Outcome { output_tokens: Some(self.tokens_here()), ..Outcome::default() };
+        }
         let usage = self.usage();
         let counted = Some(self.tokens()).filter(|n| *n > 0);
         Outcome {

@@ -63,12 +63,14 @@ pub struct Page {
 #[derive(Debug)]
 pub(super) struct ModelList {
     names: Arc<[Arc<str>]>,
+    /// Longest prompt and answer together, of each.
+    contexts: Box<[Option<u32>]>,
     page: bytes::Bytes,
 }
 
 impl Default for ModelList {
     fn default() -> Self {
-        ModelList { names: Arc::from([]), page: page_of(&BTreeMap::new()) }
+        ModelList { names: Arc::from([]), contexts: Box::default(), page: page_of(&BTreeMap::new()) }
     }
 }
 
@@ -315,6 +317,17 @@ impl Router {
         self.models.load().names.iter().any(|n| **n == *name)
     }
 
+    /// Longest prompt and answer together that `model` takes, in tokens, if that is known. Without a name: the model's
+    /// that is served, if it is the only one.
+    pub fn context_of(&self, model: Option<&str>) -> Option<u32> {
+        let list = self.models.load();
+        let at = match model {
+            Some(name) => list.names.binary_search_by(|n| (**n).cmp(name)).ok()?,
+            None => (list.names.len() == 1).then_some(0)?,
+        };
+        *list.contexts.get(at)?
+    }
+
     /// Names of all models served, sorted.
     pub fn model_names(&self) -> Arc<[Arc<str>]> {
         self.models.load().names.clone()
@@ -421,7 +434,8 @@ impl Router {
         }
         drop(known);
         let names = union.keys().cloned().collect();
-        self.models.store(Arc::new(ModelList { names, page: page_of(&union) }));
+        let contexts = union.values().map(|m| m.max_model_len).collect();
+        self.models.store(Arc::new(ModelList { names, contexts, page: page_of(&union) }));
     }
 }
 

@@ -163,6 +163,7 @@ class Replica:
     name: str
     port: int
     process: Process | None = None
+    dtype: str = "bfloat16"
 
     @property
     def url(self) -> str:
@@ -179,7 +180,7 @@ class Replica:
             str(home / "vllm/bin/vllm"), "serve", str(home / "model"), "--served-model-name", MODEL,
             "--host", "127.0.0.1", "--port", str(self.port), "--max-model-len", str(MAX_LEN), "--max-num-seqs", str(MAX_SEQS),
             "--max-num-batched-tokens", str(STEP_TOKENS), "--enable-prefix-caching", "--block-size", str(BLOCK),
-            "--num-gpu-blocks-override", str(KV_BLOCKS), "--enable-prompt-tokens-details", "--enforce-eager", "--dtype", "bfloat16",
+            "--num-gpu-blocks-override", str(KV_BLOCKS), "--enable-prompt-tokens-details", "--enforce-eager", "--dtype", self.dtype,
             "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
         ]
         self.process = Process.start(self.name, argv, env, logs)
@@ -224,6 +225,8 @@ class Router:
     metrics_port: int = field(default_factory=free_port)
     admin_port: int = field(default_factory=free_port)
     process: Process | None = None
+    config: str | None = None
+    """A configuration file's text, beside what the test itself sets."""
 
     @property
     def url(self) -> str:
@@ -232,6 +235,10 @@ class Router:
     def start(self) -> "Router":
         argv = [str(self.binary), "serve", "--listen", f"127.0.0.1:{self.port}", "--metrics", f"127.0.0.1:{self.metrics_port}",
                 "--admin", f"127.0.0.1:{self.admin_port}"]
+        if self.config is not None:
+            path = self.logs / f"homing-{self.port}.yaml"
+            path.write_text(self.config)
+            argv += ["--config", str(path)]
         for replica in self.replicas:
             argv += ["--replica", replica.url]
         self.process = Process.start("homing", argv, dict(os.environ), self.logs)

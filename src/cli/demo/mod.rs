@@ -8,7 +8,7 @@ mod view;
 
 use super::serve::Running;
 use super::{Failure, small_runtime};
-use crate::config::{AccessTarget, Config, LogFormat, ReplicaSpec};
+use crate::config::{AccessTarget, Config, LogFormat, ReplicaSpec, Resume};
 use crate::observe;
 use crate::proxy::Phase;
 use crate::sim::driver::{Driver, Snapshot, Stats};
@@ -108,6 +108,7 @@ async fn show(args: &Args) -> Result<ExitCode, Failure> {
         metrics: free,
         admin: Some(free),
         replicas: homing.iter().map(|m| ReplicaSpec::new(m.url())).collect(),
+        resume: Resume { enabled: true, ..Resume::default() },
         log: crate::config::Log { access: AccessTarget::Off, ..Default::default() },
         ..Config::default()
     };
