@@ -5,7 +5,7 @@
 //! its path and the nearest key that exists: a typo that is silently ignored is found months later, in production.
 //!
 //! - `schema`: what can be written, with the defaults; `sections`: its smaller parts
-//! - `speed`: the named speed profiles
+//! - `speed`: the named speed profiles; `tokenizer`: models whose token ids are known
 //! - `units`: `5s`, `64KiB`; `secret`: values that are never printed
 //! - `load`: text → tree → variables → typed → files of secrets
 //! - `keys`: unknown keys; `vars`: `${VAR}`; `validate`: what types can't say
@@ -16,6 +16,7 @@ mod schema;
 mod secret;
 mod sections;
 mod speed;
+mod tokenizer;
 mod units;
 mod validate;
 mod vars;
@@ -27,5 +28,6 @@ pub use sections::{
     AccessTarget, Drain, Health, Index, Limits, Log, LogFormat, Poll, Price, Queue, Retry, Timeouts,
 };
 pub use speed::{Profile, Speed};
+pub use tokenizer::{Tokenizer, TokenizerModel};
 pub use units::{Seconds, Size};
 pub use validate::{Problem, Report, Severity};

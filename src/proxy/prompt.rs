@@ -2,7 +2,7 @@
 
 use crate::core::prefix::chain::{self, Blocks, Root};
 use crate::openai::{self, BadJson, Part, Scratch, Shape, Sink, Splice, splice_usage};
-use crate::router::{Ask, Router};
+use crate::router::{Ask, Kind, Router};
 
 /// Reads bodies; keeps its buffers from one to the next.
 pub struct PromptReader {
@@ -19,6 +19,8 @@ pub struct Prompt {
     pub stream: bool,
     /// What must be added so that the stream ends with its usage; that event is then taken out again.
     pub splice: Option<Splice>,
+    /// The prompt's salt, which its exact chain needs too.
+    pub salt: Option<String>,
 }
 
 impl PromptReader {
@@ -45,6 +47,7 @@ impl PromptReader {
         let mut chain = Vec::new();
         let head = self.blocks.chain_into(&root, &mut chain);
         let splice = splice_usage(&scan);
+        let salt = root.cache_salt.map(str::to_owned);
         let ask = Ask {
             chain,
             head: head.0,
@@ -57,7 +60,16 @@ impl PromptReader {
             previous_response: scan.previous_response_id.map(|id| id.into_owned()),
             ..Ask::default()
         };
-        Ok(Prompt { ask, stream: scan.stream, splice })
+        Ok(Prompt { ask, stream: scan.stream, splice, salt })
+    }
+}
+
+/// The bodies that become token ids by a model's own files.
+pub fn tokenized(shape: Shape) -> Option<Kind> {
+    match shape {
+        Shape::Chat => Some(Kind::Chat),
+        Shape::Completions => Some(Kind::Completion),
+        Shape::Responses | Shape::Messages => None,
     }
 }
 

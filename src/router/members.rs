@@ -136,7 +136,9 @@ impl Router {
                 return Err(e);
             }
         };
-        self.index.write().join(id.slot, None);
+        self.each_index(|index| {
+            index.join(id.slot, None);
+        });
         let mut slots = (**self.slots.load()).clone();
         slots.put(endpoint);
         self.slots.store(Arc::new(slots));
@@ -154,7 +156,7 @@ impl Router {
             return;
         }
         self.fleet.lock().leave(id);
-        self.index.write().leave(id.slot);
+        self.each_index(|index| index.leave(id.slot));
         let mut slots = (**self.slots.load()).clone();
         if let Some(e) = slots.remove(id) {
             e.leaves();
@@ -215,7 +217,7 @@ impl Router {
         }
         if page.restarted {
             tracing::warn!(replica = known.member.spec.label(), "restarted: its cache is believed empty");
-            self.index.write().clear(id.slot);
+            self.each_index(|index| index.clear(id.slot));
         }
     }
 
@@ -272,6 +274,7 @@ impl Router {
         let members = self.members.lock();
         let fleet = self.fleet.lock();
         let index = self.index.read();
+        let exact = self.exact.read();
         let (shape, medians) = fleet.speeds();
         let view = |known: &Known| {
             let r = fleet.get(known.id)?;
@@ -294,7 +297,7 @@ impl Router {
                 waiting: polled.waiting,
                 kv_usage: polled.kv_usage,
                 kv_capacity_tokens: r.facts.capacity,
-                index_blocks: index.held(known.id.slot),
+                index_blocks: index.held(known.id.slot) + exact.held(known.id.slot),
                 queued_prefill_s: r.ledger.wait(now),
                 prefill_s_per_token: shape.token * prefill,
                 step_s: shape.decode_step(r.ledger.sequences(now), r.ledger.context(now)) * decode,
@@ -315,6 +318,14 @@ impl Router {
             if moved {
                 known.blocks = Some(blocks);
                 self.index.write().set_capacity(known.id.slot, Some(blocks));
+                let block = self.tokens.get().and_then(|t| {
+                    let listed = known.member.spec.models.iter().flatten().map(String::as_str);
+                    let told = known.models.iter().flatten().map(|m| &*m.id);
+                    t.block_of(listed.chain(told))
+                });
+                if let Some(block) = block {
+                    self.exact.write().set_capacity(known.id.slot, Some(tokens / u64::from(block)));
+                }
             }
         }
     }

@@ -12,13 +12,16 @@ mod members;
 mod names;
 mod reservation;
 mod responses;
+mod tokens;
 mod waiters;
 
+pub use crate::tokenize::Kind;
 pub use ask::{Ask, Refusal};
 pub use endpoint::{Endpoint, Member};
 pub use explain::{CandidateView, Explanation, PriceView};
 pub use members::{ModelInfo, Page, ReplicaView};
 pub use reservation::Reservation;
+pub use tokens::{Inexact, TokenPrompt, Tokens, TokensError};
 
 use crate::config::Config;
 use crate::core::cost::Weights;
@@ -31,8 +34,8 @@ use names::Names;
 use parking_lot::{Mutex, RwLock};
 use responses::Responses;
 use std::cell::RefCell;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use waiters::Waiters;
 
@@ -40,7 +43,11 @@ use waiters::Waiters;
 pub struct Router {
     started: Instant,
     fleet: Mutex<Fleet>,
+    /// Who holds which text.
     index: RwLock<PrefixIndex>,
+    /// Who holds which tokens, in the engines' blocks. Of its own, because a cache's room is counted in blocks.
+    exact: RwLock<PrefixIndex>,
+    tokens: OnceLock<Tokens>,
     names: RwLock<Names>,
     slots: ArcSwap<Slots>,
     /// Serialises membership changes; the data plane never takes it.
@@ -98,7 +105,9 @@ impl Router {
         Arc::new(Router {
             started: Instant::now(),
             fleet: Mutex::new(Fleet::new(settings)),
-            index: RwLock::new(PrefixIndex::new(index)),
+            index: RwLock::new(PrefixIndex::new(index.clone())),
+            exact: RwLock::new(PrefixIndex::new(index)),
+            tokens: OnceLock::new(),
             names: RwLock::new(Names::new()),
             slots: ArcSwap::default(),
             members: Mutex::default(),
@@ -162,7 +171,7 @@ impl Router {
         let picking = Instant::now();
         let now = self.now();
         let (arrival, more) = SCRATCH.with_borrow_mut(|s| {
-            self.look(&ask.chain, s);
+            self.look(ask, s);
             let mut fleet = self.fleet.lock();
             let arrival = fleet.arrive(
                 now,
@@ -176,8 +185,12 @@ impl Router {
             Arrival::Rejected(r) => return Some(Err(Refusal::from_core(r, self))),
             Arrival::Placed(p) => p,
         };
+        let slot = placed.replica.slot;
         if !ask.chain.is_empty() && placed.fits {
-            self.index.write().speculate(now, req.id, &ask.chain, placed.replica.slot);
+            self.index.write().speculate(now, req.id, &ask.chain, slot);
+        }
+        if let Some(tokens) = ask.tokens.as_ref().filter(|t| !t.chain.is_empty() && placed.fits) {
+            self.exact.write().speculate(now, req.id, &tokens.chain, slot);
         }
         if more {
             self.wake();
@@ -205,14 +218,15 @@ impl Router {
         if endpoint.is_some() { Ok(guard) } else { Err(Refusal::NoReplica { retry_after: 1 }) }
     }
 
-    /// Fills the scratch with what each replica holds of `chain` and how much room it has.
-    fn look(&self, chain: &[u64], s: &mut Scratch) {
+    /// Fills the scratch with what each replica holds of the prompt and how much room it has.
+    fn look(&self, ask: &Ask, s: &mut Scratch) {
+        let chain = ask.blocks();
         s.matches.clear();
         s.room.clear();
         if chain.is_empty() {
             return;
         }
-        let index = self.index.read();
+        let index = if ask.tokens.is_some() { self.exact.read() } else { self.index.read() };
         index.matches(chain, &mut s.matches);
         let slots = self.slots.load();
         s.room.extend((0..slots.len()).map(|h| index.room(h as u16)));
