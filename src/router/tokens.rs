@@ -189,3 +189,7 @@ impl Router {
         change(&mut self.exact.write());
     }
 }
+
+#[cfg(all(test, feature = "tokenizers"))]
+#[path = "tokens_tests.rs"]
+mod tests;
