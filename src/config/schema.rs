@@ -2,6 +2,7 @@
 
 use super::secret::Secret;
 use super::sections::{Drain, Health, Index, Limits, Log, Poll, Price, Queue, Retry, Timeouts};
+use super::snapshot::Snapshot;
 use super::speed::Speed;
 use super::tokenizer::Tokenizer;
 use schemars::JsonSchema;
@@ -56,6 +57,8 @@ pub struct Config {
     pub drain: Drain,
     /// The logs.
     pub log: Log,
+    /// What outlives the process.
+    pub snapshot: Snapshot,
     /// Threads that move bytes; null: as many as cores.
     pub workers: Option<usize>,
 }
@@ -83,6 +86,7 @@ impl Default for Config {
             poll: Poll::default(),
             drain: Drain::default(),
             log: Log::default(),
+            snapshot: Snapshot::default(),
             workers: None,
         }
     }

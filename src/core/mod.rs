@@ -6,6 +6,7 @@
 
 pub mod admission;
 pub mod baselines;
+mod carry;
 pub mod cost;
 pub mod decision;
 pub mod fleet;

@@ -30,24 +30,37 @@ use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 /// The thread that looks at the fleet. Dropping it ends that.
 #[derive(Debug)]
 pub struct Watch {
     /// The thread ends when this is dropped.
     stop: Option<oneshot::Sender<()>>,
+    pace: watch::Sender<Pace>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// How often to look, and how long to wait for an answer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pace {
     health: Duration,
     health_timeout: Duration,
     poll: Duration,
     poll_timeout: Duration,
     models: Duration,
+}
+
+impl Pace {
+    fn of(config: &Config) -> Self {
+        Pace {
+            health: config.health.interval.get(),
+            health_timeout: config.health.timeout.get(),
+            poll: config.poll.interval.get(),
+            poll_timeout: config.poll.timeout.get(),
+            models: MODELS_EVERY,
+        }
+    }
 }
 
 /// Time between two looks at a replica's list of models: adapters come and go, but not by the second.
@@ -65,19 +78,13 @@ impl Watch {
         metrics: Arc<Metrics>,
         loud: Loud,
     ) -> io::Result<Self> {
-        let pace = Pace {
-            health: config.health.interval.get(),
-            health_timeout: config.health.timeout.get(),
-            poll: config.poll.interval.get(),
-            poll_timeout: config.poll.timeout.get(),
-            models: MODELS_EVERY,
-        };
+        let (pace, asked) = watch::channel(Pace::of(config));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new().name("homing-watch".into()).spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
-                    () = fleet::run(pace, router, metrics, loud) => {}
+                    () = fleet::run(asked, router, metrics, loud) => {}
                     // An error says that the other end was dropped, which is what it is for.
                     _ = stopped => {}
                 }
@@ -85,7 +92,13 @@ impl Watch {
             // A name that is being looked up can't be called back; nobody waits for it.
             runtime.shutdown_background();
         })?;
-        Ok(Watch { stop: Some(stop), thread: Some(thread) })
+        Ok(Watch { stop: Some(stop), pace, thread: Some(thread) })
+    }
+
+    /// Looks at the pace of that configuration from now on.
+    pub fn reconfigure(&self, config: &Config) {
+        let new = Pace::of(config);
+        self.pace.send_if_modified(|pace| std::mem::replace(pace, new) != new);
     }
 }
 

@@ -16,13 +16,15 @@ pub(super) struct Member {
     pub(super) oldest: u32,
     /// Blocks held of runs.
     pub(super) held: u64,
+    /// Of these, blocks of requests in flight: an engine can't evict them.
+    pub(super) pinned: u64,
     /// Blocks of anonymous output.
     pub(super) tails: u64,
 }
 
 impl Default for Member {
     fn default() -> Self {
-        Member { joined: false, capacity: None, newest: NIL, oldest: NIL, held: 0, tails: 0 }
+        Member { joined: false, capacity: None, newest: NIL, oldest: NIL, held: 0, pinned: 0, tails: 0 }
     }
 }
 
