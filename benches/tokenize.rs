@@ -119,7 +119,7 @@ fn sized(model: &Model, words: &mut Words, tokens: usize) -> String {
 fn main() {
     let mut words = Words::new();
     let model = model(&mut words);
-    let role = |n: usize| if n % 2 == 0 { "user" } else { "assistant" };
+    let role = |n: usize| if n.is_multiple_of(2) { "user" } else { "assistant" };
     let mut times = Vec::new();
     let (mut bytes, mut tokens) = (0, 0);
     for _ in 0..8 {
