@@ -7,7 +7,7 @@
 //! - `schema`: what can be written, with the defaults; `sections`: its smaller parts
 //! - `discovery`: replicas found in Kubernetes and in DNS
 //! - `extproc`: the endpoint picker
-//! - `speed`: the named speed profiles
+//! - `speed`: the named speed profiles; `tokenizer`: models whose token ids are known
 //! - `resume`: continuing broken streams, second requests
 //! - `units`: `5s`, `64KiB`; `secret`: values that are never printed
 //! - `load`: text → tree → variables → typed → files of secrets
@@ -26,6 +26,7 @@ mod secret;
 mod sections;
 mod snapshot;
 mod speed;
+mod tokenizer;
 mod units;
 mod validate;
 mod vars;
@@ -43,5 +44,6 @@ pub use sections::{
 };
 pub use snapshot::Snapshot;
 pub use speed::{Profile, Speed};
+pub use tokenizer::{Tokenizer, TokenizerModel};
 pub use units::{Seconds, Size};
 pub use validate::{Problem, Report, Severity};

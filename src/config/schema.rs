@@ -8,6 +8,7 @@ use super::secret::Secret;
 use super::sections::{Drain, Health, Index, Limits, Log, Poll, Price, Queue, Retry, Timeouts};
 use super::snapshot::Snapshot;
 use super::speed::Speed;
+use super::tokenizer::Tokenizer;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -48,6 +49,8 @@ pub struct Config {
     pub price: Price,
     /// The index of who holds which prefix.
     pub index: Index,
+    /// Token ids of prompts, for exact prefixes.
+    pub tokenizer: Tokenizer,
     /// Requests that wait for room.
     pub queue: Queue,
     /// In which order they wait, and where.
@@ -93,6 +96,7 @@ impl Default for Config {
             speed: Speed::default(),
             price: Price::default(),
             index: Index::default(),
+            tokenizer: Tokenizer::default(),
             queue: Queue::default(),
             lanes: Lanes::default(),
             limits: Limits::default(),

@@ -109,6 +109,7 @@ impl Config {
         c.at_least("replica_defaults.kv_tokens", self.replica_defaults.kv_tokens, 1);
         self.check_speed(&mut c);
         self.check_index(&mut c);
+        self.check_tokenizer(&mut c);
         self.check_limits(&mut c);
         c.between("lanes.pending", Some(self.lanes.pending.secs()), 0.0, 60.0);
         c.between("lanes.aging", Some(self.lanes.aging), 0.0, 100.0);
@@ -184,6 +185,25 @@ impl Config {
         if p.conformance {
             c.warning("extproc.conformance", "any client can choose its replica: for conformance tests only");
         }
+    }
+
+    fn check_tokenizer(&self, c: &mut Check) {
+        let mut names = BTreeSet::new();
+        for (i, model) in self.tokenizer.models.iter().enumerate() {
+            let path = format!("tokenizer.models[{i}]");
+            if model.names.is_empty() {
+                c.error(&format!("{path}.names"), "there is none: name the model as requests do");
+            }
+            for name in &model.names {
+                if !names.insert(name) {
+                    c.error(&format!("{path}.names"), format!("`{name}` is listed twice"));
+                }
+            }
+            let block = Some(f64::from(model.block_tokens));
+            c.between(&format!("{path}.block_tokens"), block, 1.0, 4096.0);
+        }
+        c.at_least("tokenizer.queue", Some(self.tokenizer.queue), 1);
+        c.between("tokenizer.threads", self.tokenizer.threads.map(|n| n as f64), 1.0, 256.0);
     }
 
     fn check_speed(&self, c: &mut Check) {

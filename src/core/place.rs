@@ -102,13 +102,18 @@ impl Fleet {
     /// Every replica with its exclusion or price; prices of the excluded only when `all`.
     pub(super) fn survey(&self, now: Time, req: &Request, seen: &Seen<'_>, load: &Load, all: bool) -> List {
         let block = self.block_tokens(req, load);
+        // The last token is always computed, and engines reuse whole blocks.
+        let most = match req.length {
+            Length::Text { .. } => load.prompt - 1.0,
+            Length::Tokens { .. } => ((load.prompt - 1.0) / block.max(1.0)).floor() * block,
+        };
         let share = self.established(now, req);
         let shape = self.fit.shape();
         let mut list = List::new();
         for r in self.replicas.iter().flatten() {
             let slot = usize::from(r.id.slot);
             let blocks = seen.matched.get(slot).copied().unwrap_or(0);
-            let cached = (f64::from(blocks) * block).min(load.prompt - 1.0).max(0.0);
+            let cached = (f64::from(blocks) * block).min(most).max(0.0);
             let space = seen.space.get(slot).copied().unwrap_or_default();
             let tokens = |blocks: u64| blocks as f64 * block;
             let excluded = self.excluded(now, r, req, load, share);

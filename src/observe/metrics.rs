@@ -167,6 +167,8 @@ metrics! {
         "Placements whose prefill hasn't been confirmed yet.";
     shed: Counter = "homing_shed_total", &["reason"], Counter::default,
         "Requests refused because too many waited, or too long.";
+    tokenized: Counter = "homing_tokenized_total", &["outcome"], Counter::default,
+        "Prompts of models with a tokenizer: exact, or why they were followed as text.";
     retries: Counter = "homing_retries_total", &["reason"], Counter::default, "Attempts after the first.";
     resumes: Counter = "homing_resumes_total", &["outcome"], Counter::default,
         "Streams whose replica died, by what became of them.";
@@ -268,6 +270,11 @@ impl Metrics {
     /// Counts a request that was refused because too many wait, or because it waited too long.
     pub fn shed(&self, reason: &'static str) {
         self.families.shed.get(&[reason]).inc();
+    }
+
+    /// Counts a prompt of a model with a tokenizer: `exact`, or why not.
+    pub fn tokenized(&self, outcome: &'static str) {
+        self.families.tokenized.get(&[outcome]).inc();
     }
 
     /// Counts an attempt after the first one.

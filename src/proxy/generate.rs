@@ -4,6 +4,7 @@ use super::answer::Answer;
 use super::attempts::{self, Repeat, Served};
 use super::exchange::{Body, Call};
 use super::payload::Pieces;
+use super::prompt::tokenized;
 use super::read_body::{BodyError, Read, read_body};
 use super::record::Record;
 use super::respond;
@@ -11,6 +12,7 @@ use super::resume::Resume;
 use super::target;
 use super::through::{Fault, Through};
 use crate::openai::{Problem, Shape, Splice, Weave};
+use crate::router::Inexact;
 use bytes::Bytes;
 use http::Response;
 use http::request::Parts;
@@ -68,6 +70,14 @@ async fn run(record: &mut Record, request: Request<Incoming>, shape: Shape) -> R
         .map_err(|bad| Problem::bad_json(&bad))?;
     let mut ask = prompt.ask;
     record.steer(&head.headers, &mut ask);
+    if let Some(kind) = tokenized(shape) {
+        let exact =
+            worker.shared.router.tokens(kind, ask.model.as_deref(), prompt.salt.as_deref(), &whole.bytes);
+        ask.tokens = exact.await.and_then(|told| {
+            worker.shared.metrics.tokenized(told.as_ref().map_or_else(Inexact::label, |_| "exact"));
+            told.ok()
+        });
+    }
     // Only names that exist may become labels.
     record.model = ask.model.clone().filter(|name| worker.shared.router.knows_model(name));
     record.streamed = prompt.stream;

@@ -47,7 +47,7 @@ mod upstream;
 mod watch;
 mod worker;
 
-pub use prompt::{Prompt, PromptReader};
+pub use prompt::{Prompt, PromptReader, tokenized};
 pub use record::Ending;
 pub use server::{Phase, Proxy};
 pub use settings::{LiveSettings, Settings};

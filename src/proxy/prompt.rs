@@ -2,7 +2,7 @@
 
 use crate::core::prefix::chain::{self, Blocks, Root};
 use crate::openai::{self, BadJson, Part, Recipe, Scratch, Shape, Sink, Splice, splice_ids, splice_usage};
-use crate::router::{Ask, Router};
+use crate::router::{Ask, Kind, Router};
 use smallvec::SmallVec;
 
 /// Reads bodies; keeps its buffers from one to the next.
@@ -24,6 +24,8 @@ pub struct Prompt {
     pub strip: bool,
     /// How to continue the stream, if it was asked whether that can be done, and it can.
     pub recipe: Option<Recipe>,
+    /// The prompt's salt, which its exact chain needs too.
+    pub salt: Option<String>,
 }
 
 impl PromptReader {
@@ -68,6 +70,7 @@ impl PromptReader {
         let ids = recipe.as_ref().is_some_and(Recipe::asks_for_ids).then(|| splice_ids(&scan));
         // The first stands behind the body's brace, so whatever else there is stands behind it.
         let splices = ids.into_iter().chain(usage).collect();
+        let salt = root.cache_salt.map(str::to_owned);
         let ask = Ask {
             chain,
             head: head.0,
@@ -80,7 +83,7 @@ impl PromptReader {
             previous_response: scan.previous_response_id.map(|id| id.into_owned()),
             ..Ask::default()
         };
-        Ok(Prompt { ask, stream: scan.stream, splices, strip, recipe })
+        Ok(Prompt { ask, stream: scan.stream, splices, strip, recipe, salt })
     }
 }
 
@@ -107,7 +110,16 @@ impl PromptReader {
             model: start.model,
             ..Ask::default()
         };
-        Prompt { ask, stream: start.stream, splices: SmallVec::new(), strip: false, recipe: None }
+        Prompt { ask, stream: start.stream, splices: SmallVec::new(), strip: false, recipe: None, salt: None }
+    }
+}
+
+/// The bodies that become token ids by a model's own files.
+pub fn tokenized(shape: Shape) -> Option<Kind> {
+    match shape {
+        Shape::Chat => Some(Kind::Chat),
+        Shape::Completions => Some(Kind::Completion),
+        Shape::Responses | Shape::Messages => None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a door asks of the router, and how it is refused.
 
-use super::Router;
+use super::{Router, TokenPrompt};
 use crate::core::{Length, ModelId, Rejection, ReplicaId, Request, RequestId, Time};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -12,6 +12,8 @@ pub struct Ask {
     pub model: Option<String>,
     /// Chained block hashes of the prompt.
     pub chain: Vec<u64>,
+    /// The prompt in the engine's tokens, if they are known: it counts then, and the text is the fallback.
+    pub tokens: Option<TokenPrompt>,
     /// Identity of the prompt's start, for the order of ties.
     pub head: u64,
     /// Bytes of prompt text.
@@ -39,6 +41,11 @@ pub struct Ask {
 }
 
 impl Ask {
+    /// Blocks of the chain that counts.
+    pub(super) fn blocks(&self) -> &[u64] {
+        self.tokens.as_ref().map_or(&self.chain, |t| &t.chain)
+    }
+
     pub(super) fn to_core(
         &self,
         id: RequestId,
@@ -50,10 +57,13 @@ impl Ask {
         Request {
             id,
             model,
-            length: Length::Text { bytes: self.text_bytes, block },
+            length: match &self.tokens {
+                Some(t) => Length::Tokens { tokens: t.tokens, block: t.block },
+                None => Length::Text { bytes: self.text_bytes, block },
+            },
             max_output: self.max_output,
             choices: self.choices.max(1),
-            head: self.head,
+            head: self.tokens.as_ref().map_or(self.head, |t| t.head),
             generates: self.generates,
             streams: self.streams,
             pinned,

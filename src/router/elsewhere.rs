@@ -86,13 +86,18 @@ impl Reservation {
         let request = router.request(id, ask);
         let now = router.now();
         let placed = SCRATCH.with_borrow_mut(|s| {
-            router.look(&ask.chain, s);
+            router.look(ask, s);
             let seen =
                 Seen { matched: s.matches.as_slice(), space: &s.space, continues: s.matches.at_leaf() };
             router.fleet.lock().book_on(now, &request, &seen, to)
         })?;
         if !ask.chain.is_empty() && placed.fits {
             router.index.write().speculate(now, id, &ask.chain, to.slot);
+        }
+        if let Some(tokens) = &ask.tokens
+            && placed.fits
+        {
+            router.exact.write().speculate(now, id, &tokens.chain, to.slot);
         }
         let endpoint = router.endpoint(to);
         Some(Reservation::new(router, id, placed, endpoint, waited, decided))

@@ -82,7 +82,7 @@ impl Router {
     /// What would be decided for `ask` now. Reserves nothing.
     pub fn explain(&self, ask: &Ask) -> Explanation {
         let decision = SCRATCH.with_borrow_mut(|s| {
-            self.look(&ask.chain, s);
+            self.look(ask, s);
             let request = self.request(RequestId(0), ask);
             let seen =
                 Seen { matched: s.matches.as_slice(), space: &s.space, continues: s.matches.at_leaf() };
@@ -120,7 +120,7 @@ impl Router {
             why,
             prompt_tokens: decision.prompt as u32,
             expected_output_tokens: decision.output as u32,
-            blocks: ask.chain.len(),
+            blocks: ask.blocks().len(),
             candidates,
         }
     }

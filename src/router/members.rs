@@ -154,12 +154,14 @@ impl Router {
                 return Err(e);
             }
         };
-        self.index.write().join(id.slot, None);
+        self.each_index(|index| {
+            index.join(id.slot, None);
+        });
         // The same address under another specification: it is the same cache.
         let before = members.by_id.values().find(|k| k.member.identity() == member.identity()).map(|k| k.id);
         match before {
             Some(old) => {
-                self.index.write().copy(self.now(), old.slot, id.slot);
+                self.each_index(|index| index.copy(self.now(), old.slot, id.slot));
                 self.fleet.lock().inherit(self.now(), old, id);
             }
             None => self.recall(id, &member),
@@ -189,7 +191,7 @@ impl Router {
             return;
         }
         self.fleet.lock().leave(id);
-        self.index.write().leave(id.slot);
+        self.each_index(|index| index.leave(id.slot));
         let mut slots = (**self.slots.load()).clone();
         if let Some(e) = slots.remove(id) {
             e.leaves();
@@ -261,7 +263,7 @@ impl Router {
         }
         if page.restarted {
             tracing::warn!(replica = known.member.spec.label(), "restarted: its cache is believed empty");
-            self.index.write().clear(id.slot);
+            self.each_index(|index| index.clear(id.slot));
             self.fleet.lock().adapters(id, Adapters::clear);
         }
     }
@@ -344,6 +346,7 @@ impl Router {
         let members = self.members.lock();
         let fleet = self.fleet.lock();
         let index = self.index.read();
+        let exact = self.exact.read();
         let (shape, _) = fleet.speeds();
         let view = |known: &Known| {
             let r = fleet.get(known.id)?;
@@ -366,7 +369,7 @@ impl Router {
                 waiting: polled.waiting,
                 kv_usage: polled.kv_usage,
                 kv_capacity_tokens: r.facts.capacity,
-                index_blocks: index.held(known.id.slot),
+                index_blocks: index.held(known.id.slot) + exact.held(known.id.slot),
                 queued_prefill_s: r.ledger.wait(now),
                 prefill_s_per_token: shape.token * prefill,
                 step_s: shape.decode_step(r.ledger.sequences(now), r.ledger.context(now)) * decode,
@@ -387,6 +390,14 @@ impl Router {
             if moved {
                 known.blocks = Some(blocks);
                 self.index.write().set_capacity(known.id.slot, Some(blocks));
+                let block = self.tokens.get().and_then(|t| {
+                    let listed = known.member.spec.models.iter().flatten().map(String::as_str);
+                    let told = known.models.iter().flatten().map(|m| &*m.id);
+                    t.block_of(listed.chain(told))
+                });
+                if let Some(block) = block {
+                    self.exact.write().set_capacity(known.id.slot, Some(tokens / u64::from(block)));
+                }
             }
         }
     }

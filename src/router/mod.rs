@@ -15,8 +15,10 @@ pub mod objectives;
 mod reservation;
 mod responses;
 mod snapshot;
+mod tokens;
 mod waiters;
 
+pub use crate::tokenize::Kind;
 pub use ask::{Ask, Refusal};
 pub use elsewhere::Counts;
 pub use endpoint::{Endpoint, Member};
@@ -24,6 +26,7 @@ pub use explain::{CandidateView, Explanation, PriceView};
 pub use members::{ModelInfo, Page, ReplicaView};
 pub use reservation::Reservation;
 pub use snapshot::Snapshot;
+pub use tokens::{Inexact, TokenPrompt, Tokens, TokensError};
 
 use crate::config::Config;
 use crate::core::cost::Weights;
@@ -38,8 +41,8 @@ use objectives::{Objectives, Rewrites};
 use parking_lot::{Mutex, RwLock};
 use responses::Responses;
 use std::cell::RefCell;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 // Virtual in simulations that pause time; otherwise the system's monotonic clock.
 use tokio::time::Instant;
@@ -49,7 +52,11 @@ use waiters::Waiters;
 pub struct Router {
     started: Instant,
     fleet: Mutex<Fleet>,
+    /// Who holds which text.
     index: RwLock<PrefixIndex>,
+    /// Who holds which tokens, in the engines' blocks. Of its own, because a cache's room is counted in blocks.
+    exact: RwLock<PrefixIndex>,
+    tokens: OnceLock<Tokens>,
     names: RwLock<Names>,
     slots: ArcSwap<Slots>,
     /// Serialises membership changes; the data plane never takes it.
@@ -128,7 +135,9 @@ impl Router {
         Arc::new(Router {
             started: Instant::now(),
             fleet: Mutex::new(Fleet::new(settings)),
-            index: RwLock::new(PrefixIndex::new(index)),
+            index: RwLock::new(PrefixIndex::new(index.clone())),
+            exact: RwLock::new(PrefixIndex::new(index)),
+            tokens: OnceLock::new(),
             names: RwLock::new(Names::new()),
             slots: ArcSwap::default(),
             members: Mutex::default(),
@@ -209,7 +218,7 @@ impl Router {
         let picking = Instant::now();
         let now = self.now();
         let (arrival, next, more) = SCRATCH.with_borrow_mut(|s| {
-            self.look(&ask.chain, s);
+            self.look(ask, s);
             let seen =
                 Seen { matched: s.matches.as_slice(), space: &s.space, continues: s.matches.at_leaf() };
             let mut fleet = self.fleet.lock();
@@ -227,8 +236,12 @@ impl Router {
             Arrival::Rejected(r) => return Some(Err(Refusal::from_core(r, self))),
             Arrival::Placed(p) => p,
         };
+        let slot = placed.replica.slot;
         if !ask.chain.is_empty() && placed.fits {
-            self.index.write().speculate(now, req.id, &ask.chain, placed.replica.slot);
+            self.index.write().speculate(now, req.id, &ask.chain, slot);
+        }
+        if let Some(tokens) = ask.tokens.as_ref().filter(|t| !t.chain.is_empty() && placed.fits) {
+            self.exact.write().speculate(now, req.id, &tokens.chain, slot);
         }
         if more {
             self.wake();
@@ -260,14 +273,15 @@ impl Router {
         if endpoint.is_some() { Ok(guard) } else { Err(Refusal::NoReplica { retry_after: 1 }) }
     }
 
-    /// Fills the scratch with what each replica holds of `chain` and how its cache stands.
-    fn look(&self, chain: &[u64], s: &mut Scratch) {
+    /// Fills the scratch with what each replica holds of the prompt and how its cache stands.
+    fn look(&self, ask: &Ask, s: &mut Scratch) {
+        let chain = ask.blocks();
         s.matches.clear();
         s.space.clear();
         if chain.is_empty() {
             return;
         }
-        let index = self.index.read();
+        let index = if ask.tokens.is_some() { self.exact.read() } else { self.index.read() };
         index.matches(chain, &mut s.matches);
         let slots = self.slots.load();
         s.space.extend((0..slots.len()).map(|h| index.space(h as u16)));

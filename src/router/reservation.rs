@@ -131,13 +131,13 @@ impl Reservation {
             (Some(e), Some(cached)) if self.placed.cached >= SURELY_CACHED => e.cache_seems_lost(cached == 0),
             _ => false,
         };
-        let mut index = r.index.write();
-        if lost {
-            // Its cache was reset, or it restarted unseen: three long prefixes in a row weren't there.
-            index.clear(self.placed.replica.slot);
-        }
-        index.confirm(r.now(), self.id, tail as u32);
-        drop(index);
+        r.each_index(|index| {
+            if lost {
+                // Its cache was reset, or it restarted unseen: three long prefixes in a row weren't there.
+                index.clear(self.placed.replica.slot);
+            }
+            index.confirm(r.now(), self.id, tail as u32);
+        });
         if lost {
             let name = self.endpoint.as_ref().map_or("?", |e| &*e.name);
             tracing::warn!(
@@ -157,7 +157,7 @@ impl Reservation {
             let suspect = fleet.fail(now, self.id, failure);
             (suspect, fleet.waiting() > 0)
         };
-        r.index.write().rollback(self.id);
+        r.each_index(|index| index.rollback(self.id));
         if suspect {
             let name = self.endpoint.as_ref().map_or("?", |e| &*e.name);
             tracing::warn!(replica = name, ?failure, "suspect after failures in a row: it gets probes only");
@@ -180,14 +180,10 @@ impl Drop for Reservation {
             fleet.cancel(now, self.id);
             fleet.waiting() > 0
         };
-        let mut index = r.index.write();
         // With its first token out, its prompt is in the cache, whatever became of the rest.
-        if self.begun {
-            index.confirm(now, self.id, 0)
-        } else {
-            index.rollback(self.id)
-        }
-        drop(index);
+        r.each_index(
+            |index| if self.begun { index.confirm(now, self.id, 0) } else { index.rollback(self.id) },
+        );
         if more {
             r.wake();
         }

@@ -164,6 +164,8 @@ class Replica:
     port: int
     process: Process | None = None
     dtype: str = "bfloat16"
+    more: list[str] = field(default_factory=list)
+    """Further arguments."""
 
     @property
     def url(self) -> str:
@@ -181,7 +183,7 @@ class Replica:
             "--host", "127.0.0.1", "--port", str(self.port), "--max-model-len", str(MAX_LEN), "--max-num-seqs", str(MAX_SEQS),
             "--max-num-batched-tokens", str(STEP_TOKENS), "--enable-prefix-caching", "--block-size", str(BLOCK),
             "--num-gpu-blocks-override", str(KV_BLOCKS), "--enable-prompt-tokens-details", "--enforce-eager", "--dtype", self.dtype,
-            "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
+            "--enable-auto-tool-choice", "--tool-call-parser", "hermes", *self.more,
         ]
         self.process = Process.start(self.name, argv, env, logs)
 

@@ -24,8 +24,8 @@ use crate::door::{self, Door, Inherited};
 use crate::extproc::{ExtProc, PickerDoors};
 use crate::observe::{AccessLog, BlockKey, LogHandle, Loud, Metrics};
 use crate::openai::{Problem, Shape};
-use crate::proxy::{Phase, PromptReader, Proxy, Settings};
-use crate::router::{Ask, Router, Snapshot};
+use crate::proxy::{Phase, PromptReader, Proxy, Settings, tokenized};
+use crate::router::{Ask, Router, Snapshot, Tokens, TokensError};
 use crate::watch::Watch;
 use arc_swap::ArcSwap;
 use reload::{Parts, Reloader};
@@ -39,6 +39,9 @@ use tokio::sync::watch;
 /// Why a router couldn't start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
+    /// A model's tokenizer.
+    #[error(transparent)]
+    Tokens(#[from] TokensError),
     /// A port, a file or a thread.
     #[error("{what}: {source}")]
     Start {
@@ -107,6 +110,9 @@ impl Running {
     pub fn start_from(config: &Config, mut origin: Origin) -> Result<Running, ServeError> {
         let seed = origin.snapshot.as_ref().map_or_else(random_seed, Snapshot::seed);
         let router = Router::new(config, seed);
+        if let Some(tokens) = Tokens::load(config)? {
+            router.use_tokens(tokens);
+        }
         let metrics = Arc::new(Metrics::new());
         let loud = Loud::new(metrics.clone());
         if let Some(snapshot) = origin.snapshot.take() {
@@ -317,10 +323,13 @@ fn read_prompt(router: &Router, path: &str, body: &[u8]) -> Result<Ask, Problem>
             "{path} carries no prompt: it would be placed by load alone"
         )));
     };
-    match PromptReader::new(router).read(shape, body) {
-        Ok(prompt) => Ok(prompt.ask),
-        Err(e) => Err(Problem::bad_json(&e)),
+    let prompt = PromptReader::new(router).read(shape, body).map_err(|e| Problem::bad_json(&e))?;
+    let mut ask = prompt.ask;
+    if let Some(kind) = tokenized(shape) {
+        let exact = router.tokens_now(kind, ask.model.as_deref(), prompt.salt.as_deref(), body);
+        ask.tokens = exact.and_then(Result::ok);
     }
+    Ok(ask)
 }
 
 /// The key of the block identities. White space around it doesn't count: editors add line ends.

@@ -164,20 +164,24 @@ impl Blocks {
         xxh3_64_with_seed(&pair, self.seed)
     }
 
-    /// Each field enters by its presence and its own hash, so "a" + "bc" can't pass for "ab" + "c", nor an empty
-    /// salt for none. The block size enters too: chains of different sizes have nothing in common.
     fn root(&self, root: &Root<'_>) -> u64 {
-        let mut fields = [0; 35];
-        fields[..8].copy_from_slice(&(self.size as u64).to_le_bytes());
-        let named = [Some(root.model), root.lora, root.cache_salt];
-        for (slot, field) in fields[8..].chunks_exact_mut(9).zip(named) {
-            if let Some(field) = field {
-                slot[0] = 1;
-                slot[1..].copy_from_slice(&xxh3_64_with_seed(field.as_bytes(), self.seed).to_le_bytes());
-            }
-        }
-        xxh3_64_with_seed(&fields, self.seed)
+        root_hash(self.seed, self.size as u64, root)
     }
+}
+
+/// Each field enters by its presence and its own hash, so "a" + "bc" can't pass for "ab" + "c", nor an empty salt for
+/// none. The kind of the chain (its block size, among others) enters too: chains of two kinds have nothing in common.
+pub(super) fn root_hash(seed: u64, kind: u64, root: &Root<'_>) -> u64 {
+    let mut fields = [0; 35];
+    fields[..8].copy_from_slice(&kind.to_le_bytes());
+    let named = [Some(root.model), root.lora, root.cache_salt];
+    for (slot, field) in fields[8..].chunks_exact_mut(9).zip(named) {
+        if let Some(field) = field {
+            slot[0] = 1;
+            slot[1..].copy_from_slice(&xxh3_64_with_seed(field.as_bytes(), seed).to_le_bytes());
+        }
+    }
+    xxh3_64_with_seed(&fields, seed)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Who holds which prefix: block chains of prompts, and the radix index over them.
 //!
 //! - [`chain`]: from a prompt's text to block hashes, each of which stands for its block and all before it.
+//! - [`token_chain`]: the same over an engine's token ids, by the rules of its prefix cache.
 //! - [`index`]: the radix tree over such chains, with a set of holders for each run of blocks.
 //! - [`snapshot`]: the index as bytes, for the next process.
 //!
@@ -11,6 +12,7 @@ pub mod chain;
 pub mod index;
 pub mod matches;
 pub mod snapshot;
+pub mod token_chain;
 
 mod bits;
 mod evict;
@@ -37,3 +39,4 @@ pub use chain::{Blocks, Head, Part, Root, TEXT_BLOCK};
 pub use index::{IndexConfig, IndexStats, PrefixIndex, Space};
 pub use matches::Matches;
 pub use snapshot::Saved;
+pub use token_chain::TokenChain;
