@@ -191,7 +191,8 @@ fn a_replica_slowed_to_half_is_priced_within_a_tenth_after_fifty_requests() {
         let now = world.now;
         world.engines[2].fault(now, Fault::Slow(2.0));
         let mut after = 0;
-        world.open_loop(&mut rng, 3000, 8.0, |_, to| {
+        // Busy enough that a slow replica is of use at all.
+        world.open_loop(&mut rng, 6000, 16.0, |_, to| {
             after += u32::from(to == 2);
             after < 50
         });

@@ -1,6 +1,9 @@
 //! The endpoint picker for gateways built on Envoy.
 
+use super::schema::Config;
 use super::units::Size;
+use super::validate::Check;
+use http::Uri;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -57,5 +60,36 @@ impl Default for ExtProc {
             rewrites: BTreeMap::new(),
             conformance: false,
         }
+    }
+}
+
+/// What types can't say of the picker.
+pub(super) fn check(config: &Config, c: &mut Check) {
+    let p = &config.extproc;
+    if p.cert_file.is_some() != p.key_file.is_some() {
+        c.error("extproc", "`cert_file` and `key_file` go together: name both or none");
+    }
+    if p.plaintext && p.cert_file.is_some() {
+        c.error("extproc.plaintext", "with a certificate there is TLS: take one of them out");
+    }
+    if p.decide_bytes.get() == 0 {
+        c.error("extproc.decide_bytes", "must be more than 0");
+    }
+    if p.listen.is_none() {
+        if p.alone {
+            c.error("extproc.alone", "there would be no door at all: set `extproc.listen`");
+        }
+        return;
+    }
+    for (i, r) in config.replicas.iter().enumerate() {
+        let host = r.url.parse::<Uri>().ok().and_then(|u| u.host().map(str::to_owned)).unwrap_or_default();
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        if host.parse::<std::net::IpAddr>().is_err() {
+            let why = "its host is a name, which a gateway can't be sent to: it gets nothing from the endpoint picker";
+            c.warning(&format!("replicas[{i}].url"), why);
+        }
+    }
+    if p.conformance {
+        c.warning("extproc.conformance", "any client can choose its replica: for conformance tests only");
     }
 }

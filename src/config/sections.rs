@@ -19,7 +19,7 @@ pub struct Price {
 
 impl Default for Price {
     fn default() -> Self {
-        Price { harm: 0.3, decode: 0.3, tie: 0.01 }
+        Price { harm: 0.1, decode: 0.3, tie: 0.01 }
     }
 }
 

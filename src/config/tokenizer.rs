@@ -1,8 +1,10 @@
 //! Models whose token ids are known here: exact prefixes instead of estimates from text.
 
 use super::units::{Seconds, Size};
+use super::validate::Check;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// Token ids of prompts, for models whose files are at hand. Prompts of other models are followed as text.
@@ -52,4 +54,24 @@ fn block_tokens() -> u32 {
 /// About 12 million tokens.
 fn cache() -> Size {
     Size::bytes(64 << 20)
+}
+
+/// What types can't say of the models.
+pub(super) fn check(tokenizer: &Tokenizer, c: &mut Check) {
+    let mut names = BTreeSet::new();
+    for (i, model) in tokenizer.models.iter().enumerate() {
+        let path = format!("tokenizer.models[{i}]");
+        if model.names.is_empty() {
+            c.error(&format!("{path}.names"), "there is none: name the model as requests do");
+        }
+        for name in &model.names {
+            if !names.insert(name) {
+                c.error(&format!("{path}.names"), format!("`{name}` is listed twice"));
+            }
+        }
+        let block = Some(f64::from(model.block_tokens));
+        c.between(&format!("{path}.block_tokens"), block, 1.0, 4096.0);
+    }
+    c.at_least("tokenizer.queue", Some(tokenizer.queue), 1);
+    c.between("tokenizer.threads", tokenizer.threads.map(|n| n as f64), 1.0, 256.0);
 }

@@ -95,7 +95,7 @@ impl Config {
     pub fn validate(&self) -> Report {
         let mut c = Check::default();
         self.check_doors(&mut c);
-        self.check_picker(&mut c);
+        super::extproc::check(self, &mut c);
         let found = self.replica_file.is_some() || self.kubernetes.is_some() || !self.dns.names.is_empty();
         if self.replicas.is_empty() && !found {
             c.error(
@@ -109,7 +109,7 @@ impl Config {
         c.at_least("replica_defaults.kv_tokens", self.replica_defaults.kv_tokens, 1);
         self.check_speed(&mut c);
         self.check_index(&mut c);
-        self.check_tokenizer(&mut c);
+        super::tokenizer::check(&self.tokenizer, &mut c);
         self.check_limits(&mut c);
         c.between("lanes.pending", Some(self.lanes.pending.secs()), 0.0, 60.0);
         c.between("lanes.aging", Some(self.lanes.aging), 0.0, 100.0);
@@ -154,56 +154,6 @@ impl Config {
                 }
             }
         }
-    }
-
-    fn check_picker(&self, c: &mut Check) {
-        let p = &self.extproc;
-        if p.cert_file.is_some() != p.key_file.is_some() {
-            c.error("extproc", "`cert_file` and `key_file` go together: name both or none");
-        }
-        if p.plaintext && p.cert_file.is_some() {
-            c.error("extproc.plaintext", "with a certificate there is TLS: take one of them out");
-        }
-        if p.decide_bytes.get() == 0 {
-            c.error("extproc.decide_bytes", "must be more than 0");
-        }
-        if p.listen.is_none() {
-            if p.alone {
-                c.error("extproc.alone", "there would be no door at all: set `extproc.listen`");
-            }
-            return;
-        }
-        for (i, r) in self.replicas.iter().enumerate() {
-            let host =
-                r.url.parse::<Uri>().ok().and_then(|u| u.host().map(str::to_owned)).unwrap_or_default();
-            let host = host.trim_start_matches('[').trim_end_matches(']');
-            if host.parse::<std::net::IpAddr>().is_err() {
-                let why = "its host is a name, which a gateway can't be sent to: it gets nothing from the endpoint picker";
-                c.warning(&format!("replicas[{i}].url"), why);
-            }
-        }
-        if p.conformance {
-            c.warning("extproc.conformance", "any client can choose its replica: for conformance tests only");
-        }
-    }
-
-    fn check_tokenizer(&self, c: &mut Check) {
-        let mut names = BTreeSet::new();
-        for (i, model) in self.tokenizer.models.iter().enumerate() {
-            let path = format!("tokenizer.models[{i}]");
-            if model.names.is_empty() {
-                c.error(&format!("{path}.names"), "there is none: name the model as requests do");
-            }
-            for name in &model.names {
-                if !names.insert(name) {
-                    c.error(&format!("{path}.names"), format!("`{name}` is listed twice"));
-                }
-            }
-            let block = Some(f64::from(model.block_tokens));
-            c.between(&format!("{path}.block_tokens"), block, 1.0, 4096.0);
-        }
-        c.at_least("tokenizer.queue", Some(self.tokenizer.queue), 1);
-        c.between("tokenizer.threads", self.tokenizer.threads.map(|n| n as f64), 1.0, 256.0);
     }
 
     fn check_speed(&self, c: &mut Check) {
@@ -331,7 +281,7 @@ impl Check {
         self.problems.push(Problem::error(path, message));
     }
 
-    fn warning(&mut self, path: &str, message: impl Into<String>) {
+    pub(super) fn warning(&mut self, path: &str, message: impl Into<String>) {
         self.problems.push(Problem::warning(path, message));
     }
 
@@ -341,7 +291,7 @@ impl Check {
         }
     }
 
-    fn between(&mut self, path: &str, value: Option<f64>, low: f64, high: f64) {
+    pub(super) fn between(&mut self, path: &str, value: Option<f64>, low: f64, high: f64) {
         if let Some(v) = value
             && !(low..=high).contains(&v)
         {
@@ -349,7 +299,7 @@ impl Check {
         }
     }
 
-    fn at_least<T: PartialOrd + fmt::Display>(&mut self, path: &str, value: Option<T>, low: T) {
+    pub(super) fn at_least<T: PartialOrd + fmt::Display>(&mut self, path: &str, value: Option<T>, low: T) {
         if let Some(v) = value
             && v < low
         {

@@ -16,6 +16,7 @@ pub mod health;
 pub mod ids;
 pub mod learn;
 pub mod ledger;
+mod lessons;
 pub mod model;
 pub mod place;
 pub mod policy;
