@@ -12,11 +12,13 @@
 use super::super::ids::{Holder, RequestId};
 use super::super::time::Time;
 use super::evict::Why;
+use super::follow::Settling;
 use super::ghost::Ghosts;
 use super::hold::NIL;
 use super::lru::{Holds, Member};
 use super::node::Nodes;
 use super::speculation::Speculations;
+use std::collections::VecDeque;
 
 /// Bounds of an index.
 #[derive(Clone, Debug)]
@@ -80,6 +82,8 @@ pub struct PrefixIndex {
     pub(super) ghosts: Ghosts,
     /// The path of the write in progress, root first; kept for its memory.
     pub(super) path: Vec<u32>,
+    /// Requests whose prefill is done and whose events haven't come yet.
+    pub(super) settling: VecDeque<Settling>,
     pub(super) dropped: u64,
     pub(super) evicted: u64,
     pub(super) forgotten: u64,
@@ -99,6 +103,7 @@ impl PrefixIndex {
             holds: Holds::default(),
             specs: Speculations::default(),
             path: Vec::new(),
+            settling: VecDeque::new(),
             dropped: 0,
             evicted: 0,
             forgotten: 0,
@@ -214,8 +219,9 @@ impl PrefixIndex {
             return false;
         };
         let run = &self.nodes.get(node).run;
+        // Engines give up a prompt's end first.
         let (Some(at), Some(id)) =
-            (run.iter().position(|&hash| hash == block), self.nodes.get(node).hold_of(h))
+            (run.iter().rposition(|&hash| hash == block), self.nodes.get(node).hold_of(h))
         else {
             return false;
         };

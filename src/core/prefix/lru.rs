@@ -18,11 +18,13 @@ pub(super) struct Member {
     pub(super) held: u64,
     /// Blocks of anonymous output.
     pub(super) tails: u64,
+    /// Do its engine's events say what it has? Then nothing is evicted by estimate.
+    pub(super) exact: bool,
 }
 
 impl Default for Member {
     fn default() -> Self {
-        Member { joined: false, capacity: None, newest: NIL, oldest: NIL, held: 0, tails: 0 }
+        Member { joined: false, capacity: None, newest: NIL, oldest: NIL, held: 0, tails: 0, exact: false }
     }
 }
 
