@@ -5,11 +5,13 @@
 //! its path and the nearest key that exists: a typo that is silently ignored is found months later, in production.
 //!
 //! - `schema`: what can be written, with the defaults; `sections`: its smaller parts
+//! - `events`: where replicas publish what their caches hold
 //! - `speed`: the named speed profiles
 //! - `units`: `5s`, `64KiB`; `secret`: values that are never printed
 //! - `load`: text → tree → variables → typed → files of secrets
 //! - `keys`: unknown keys; `vars`: `${VAR}`; `validate`: what types can't say
 
+mod events;
 mod keys;
 mod load;
 mod schema;
@@ -20,6 +22,7 @@ mod units;
 mod validate;
 mod vars;
 
+pub use events::EventsSpec;
 pub use load::{ConfigError, Overrides, load, parse, parse_replicas, schema_json};
 pub use schema::{Config, EngineKind, ReplicaDefaults, ReplicaSpec};
 pub use secret::Secret;

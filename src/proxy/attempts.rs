@@ -53,6 +53,7 @@ pub(super) async fn run(
         record.placed(&reservation);
         let Some(endpoint) = reservation.endpoint().cloned() else { continue };
         let replica = reservation.replica();
+        call.rank = reservation.rank();
         let (outcome, unsent, reason) = match call.attempt(&worker, &endpoint).await {
             Ok(reply) => match verdict(&reply, repeat, shared.settings.max_retry_after.as_secs()) {
                 Verdict::Pass => return Ok((reply, Some(reservation))),

@@ -59,6 +59,8 @@ async fn run(
         headers: head.headers,
         request_id: record.request_id.clone(),
         body: Body::Memory(pieces(&whole.bytes, prompt.splice.as_ref())),
+        report_at: prompt.inside,
+        rank: None,
         generates: true,
         plain: strip,
     };

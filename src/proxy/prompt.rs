@@ -19,6 +19,9 @@ pub struct Prompt {
     pub stream: bool,
     /// What must be added so that the stream ends with its usage; that event is then taken out again.
     pub splice: Option<Splice>,
+    /// Where a key could be added to it as the first one, for a shape of which engines take more keys than the client
+    /// knows.
+    pub inside: Option<usize>,
 }
 
 impl PromptReader {
@@ -45,6 +48,9 @@ impl PromptReader {
         let mut chain = Vec::new();
         let head = self.blocks.chain_into(&root, &mut chain);
         let splice = splice_usage(&scan);
+        let open = matches!(shape, Shape::Chat | Shape::Completions) && self.blocks.bytes() > 0;
+        let inside = open.then_some(scan.inside);
+        let stream = scan.stream;
         let ask = Ask {
             chain,
             head: head.0,
@@ -57,7 +63,7 @@ impl PromptReader {
             previous_response: scan.previous_response_id.map(|id| id.into_owned()),
             ..Ask::default()
         };
-        Ok(Prompt { ask, stream: scan.stream, splice })
+        Ok(Prompt { ask, stream, splice, inside })
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a door asks of the router, and how it is refused.
 
-use super::Router;
+use super::{Router, Tokens};
 use crate::core::{Length, ModelId, Rejection, ReplicaId, Request, RequestId};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -12,6 +12,9 @@ pub struct Ask {
     pub model: Option<String>,
     /// Chained block hashes of the prompt.
     pub chain: Vec<u64>,
+    /// The same for the engine's own view of the prompt, if its tokens are known: then it counts, and the text's chain
+    /// is only kept for those that come without.
+    pub tokens: Option<Tokens>,
     /// Identity of the prompt's start, for the order of ties.
     pub head: u64,
     /// Bytes of prompt text.
@@ -36,12 +39,16 @@ impl Ask {
         id: RequestId,
         model: Option<ModelId>,
         pinned: Option<ReplicaId>,
-        block: u32,
+        router: &Router,
     ) -> Request {
+        let length = match &self.tokens {
+            Some(tokens) => Length::Tokens { tokens: tokens.count, block: router.block_tokens },
+            None => Length::Text { bytes: self.text_bytes, block: router.block_bytes },
+        };
         Request {
             id,
             model,
-            length: Length::Text { bytes: self.text_bytes, block },
+            length,
             max_output: self.max_output,
             choices: self.choices.max(1),
             head: self.head,

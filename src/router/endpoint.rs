@@ -1,5 +1,7 @@
 //! Where a replica is, for those who connect to it.
 
+use super::cached::Cached;
+use super::kv::KvSignals;
 use crate::config::ReplicaSpec;
 use crate::core::ReplicaId;
 use http::uri::Authority;
@@ -37,6 +39,10 @@ pub struct Endpoint {
     pub authorization: Option<HeaderValue>,
     /// Added to each request.
     pub extra_headers: Vec<(HeaderName, HeaderValue)>,
+    /// Between those who follow its events and its requests.
+    pub(super) kv: KvSignals,
+    /// What was predicted of its cache, and what was found.
+    pub(super) cached: Cached,
     gone: AtomicBool,
     /// Predictions of a long cached prefix in a row of which the engine found nothing.
     misses: AtomicU8,
@@ -93,6 +99,8 @@ impl Member {
             base_path: self.base_path.clone(),
             authorization: self.authorization.clone(),
             extra_headers: self.extra.clone(),
+            kv: KvSignals::default(),
+            cached: Cached::default(),
             gone: AtomicBool::new(false),
             misses: AtomicU8::new(0),
         })
@@ -100,6 +108,12 @@ impl Member {
 }
 
 impl Endpoint {
+    /// Should this request ask the engine to announce what it finds cached? Asked once a request: a sample says yes,
+    /// and only while something is missing.
+    pub fn wants_report(&self) -> bool {
+        self.kv.report()
+    }
+
     /// Has it left the fleet? Its idle connections can be closed.
     pub fn gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)

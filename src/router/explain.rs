@@ -79,7 +79,7 @@ impl Router {
     /// What would be decided for `ask` now. Reserves nothing.
     pub fn explain(&self, ask: &Ask) -> Explanation {
         let decision = SCRATCH.with_borrow_mut(|s| {
-            self.look(&ask.chain, s);
+            self.look(ask, s);
             let request = self.request(RequestId(0), ask);
             let seen = Seen { matched: s.matches.as_slice(), room: &s.room, continues: s.matches.at_leaf() };
             self.fleet.lock().explain(self.now(), &request, &seen)
@@ -116,7 +116,7 @@ impl Router {
             why,
             prompt_tokens: decision.prompt as u32,
             expected_output_tokens: decision.output as u32,
-            blocks: ask.chain.len(),
+            blocks: ask.tokens.as_ref().map_or(ask.chain.len(), |tokens| tokens.chain.len()),
             candidates,
         }
     }

@@ -1,6 +1,8 @@
 //! Who is in the fleet, and what discovery and watch learn of them.
 
+use super::cached::CachedTokens;
 use super::endpoint::{Endpoint, Member};
+use super::kv::{KvSlot, KvView};
 use super::{Router, names};
 use crate::core::health::{Probe, State};
 use crate::core::ledger::Polled;
@@ -17,7 +19,7 @@ pub(super) struct Members {
 }
 
 #[derive(Debug)]
-struct Known {
+pub(super) struct Known {
     id: ReplicaId,
     member: Member,
     models: Option<Vec<ModelInfo>>,
@@ -26,6 +28,22 @@ struct Known {
     /// Blocks that the index was last told.
     blocks: Option<u64>,
     page: Option<Page>,
+    /// Statuses of those who follow its events, by rank.
+    pub(super) kv: BTreeMap<u32, Arc<KvSlot>>,
+}
+
+impl Known {
+    /// Blocks of the token chain that one rank of it holds, if its capacity is known.
+    pub(super) fn capacity_blocks(&self, block: u32) -> Option<u64> {
+        let ranks = self.member.spec.events.as_ref().map_or(1, |events| events.ranks.max(1));
+        Some(self.capacity? / u64::from(block.max(1)) / u64::from(ranks))
+    }
+}
+
+impl Members {
+    pub(super) fn known_mut(&mut self, id: ReplicaId) -> Option<&mut Known> {
+        self.by_id.get_mut(&(id.slot, id.life))
+    }
 }
 
 /// What `/v1/models` says of one model.
@@ -52,6 +70,10 @@ pub struct Page {
     pub capacity: Option<u64>,
     /// Since the page before: requests prefilled, mean seconds of a prefill, mean tokens computed in it.
     pub prefills: Option<(f64, f64, f64)>,
+    /// Prompt tokens found in the prefix cache since the page before.
+    pub cache_hits: Option<u64>,
+    /// Is it an engine that announces cached blocks again when a request asks for it?
+    pub reports: bool,
     /// The engine has restarted since the page before: what it had cached is gone.
     pub restarted: bool,
 }
@@ -101,8 +123,14 @@ pub struct ReplicaView {
     pub kv_usage: Option<f64>,
     /// Tokens that its cache holds.
     pub kv_capacity_tokens: Option<u64>,
-    /// Blocks that the index believes it holds.
+    /// Blocks that the index believes it holds: of the token chain where events are followed, else of the text chain.
     pub index_blocks: u64,
+    /// What says what its cache holds: `events`, `events_partial` (something from before is missing) or `estimate`.
+    pub source: &'static str,
+    /// Cached tokens, predicted and found.
+    pub cached_tokens: CachedTokens,
+    /// Its events, by rank; empty if none are configured.
+    pub events: Vec<KvView>,
     /// Seconds of prefill queued.
     pub queued_prefill_s: f64,
     /// Learned: seconds a token of prefill.
@@ -137,10 +165,11 @@ impl Router {
             }
         };
         self.index.write().join(id.slot, None);
+        self.exact.write().join(id.slot, None);
         let mut slots = (**self.slots.load()).clone();
         slots.put(endpoint);
         self.slots.store(Arc::new(slots));
-        let known = Known { id, capacity: spec.kv_tokens, models: None, blocks: None, page: None, member };
+        let known = Known { id, capacity: spec.kv_tokens, models: None, blocks: None, page: None, kv: BTreeMap::new(), member };
         members.by_id.insert((id.slot, id.life), known);
         drop(members);
         self.refresh_models();
@@ -155,6 +184,7 @@ impl Router {
         }
         self.fleet.lock().leave(id);
         self.index.write().leave(id.slot);
+        self.kv_leave(id.slot);
         let mut slots = (**self.slots.load()).clone();
         if let Some(e) = slots.remove(id) {
             e.leaves();
@@ -213,9 +243,21 @@ impl Router {
             known.capacity = page.capacity;
             self.fleet.lock().facts(id, |f| f.capacity = page.capacity);
         }
+        if let Some(endpoint) = self.slots.load().get(id) {
+            if let Some(hits) = page.cache_hits {
+                endpoint.cached.hits(hits);
+            }
+            endpoint.kv.set_able(page.reports && known.member.spec.events.as_ref().is_some_and(|e| e.reports));
+            if page.restarted {
+                endpoint.kv.restarted();
+            }
+        }
         if page.restarted {
             tracing::warn!(replica = known.member.spec.label(), "restarted: its cache is believed empty");
             self.index.write().clear(id.slot);
+            if known.kv.is_empty() {
+                self.exact.write().clear(id.slot);
+            }
         }
     }
 
@@ -272,6 +314,8 @@ impl Router {
         let members = self.members.lock();
         let fleet = self.fleet.lock();
         let index = self.index.read();
+        let slots = self.slots.load();
+        let endpoint = |id| slots.get(id);
         let (shape, medians) = fleet.speeds();
         let view = |known: &Known| {
             let r = fleet.get(known.id)?;
@@ -294,7 +338,14 @@ impl Router {
                 waiting: polled.waiting,
                 kv_usage: polled.kv_usage,
                 kv_capacity_tokens: r.facts.capacity,
-                index_blocks: index.held(known.id.slot),
+                index_blocks: if known.kv.is_empty() {
+                    index.held(known.id.slot)
+                } else {
+                    self.exact_blocks(known.id.slot)
+                },
+                source: endpoint(known.id).map_or("estimate", |e| e.kv.trust().label()),
+                cached_tokens: endpoint(known.id).map(|e| e.cached.totals()).unwrap_or_default(),
+                events: known.kv.values().map(|slot| slot.get()).collect(),
                 queued_prefill_s: r.ledger.wait(now),
                 prefill_s_per_token: shape.token * prefill,
                 step_s: shape.decode_step(r.ledger.sequences(now), r.ledger.context(now)) * decode,
@@ -315,6 +366,7 @@ impl Router {
             if moved {
                 known.blocks = Some(blocks);
                 self.index.write().set_capacity(known.id.slot, Some(blocks));
+                self.kv_capacity(known.id.slot, known.capacity_blocks(self.block_tokens));
             }
         }
     }

@@ -6,19 +6,25 @@
 //! are counted in the reservation and booked in strides.
 
 mod ask;
+mod cached;
 mod endpoint;
 mod explain;
+mod kv;
 mod members;
 mod names;
 mod reservation;
 mod responses;
+mod tokens;
 mod waiters;
 
 pub use ask::{Ask, Refusal};
+pub use cached::{CachedTokens, Found};
 pub use endpoint::{Endpoint, Member};
+pub use kv::{KvSlot, KvView, Trust};
 pub use explain::{CandidateView, Explanation, PriceView};
 pub use members::{ModelInfo, Page, ReplicaView};
 pub use reservation::Reservation;
+pub use tokens::Tokens;
 
 use crate::config::Config;
 use crate::core::cost::Weights;
@@ -28,19 +34,25 @@ use crate::core::{Arrival, Fleet, Placed, ReplicaId, Request, RequestId, Seen, S
 use arc_swap::ArcSwap;
 use endpoint::Slots;
 use names::Names;
+use reservation::Where;
 use parking_lot::{Mutex, RwLock};
 use responses::Responses;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use tokens::Placement;
 use waiters::Waiters;
 
 /// The router: one for all workers of a process.
 pub struct Router {
     started: Instant,
     fleet: Mutex<Fleet>,
+    /// Text chains: always estimated.
     index: RwLock<PrefixIndex>,
+    /// Token chains: what engines say, where they do.
+    exact: RwLock<PrefixIndex>,
+    ranks: ArcSwap<kv::Ranks>,
     names: RwLock<Names>,
     slots: ArcSwap<Slots>,
     /// Serialises membership changes; the data plane never takes it.
@@ -52,6 +64,7 @@ pub struct Router {
     queue_timeout: Duration,
     seed: u64,
     block_bytes: u32,
+    block_tokens: u32,
 }
 
 /// Buffers of one thread, so that a pick allocates nothing.
@@ -95,10 +108,13 @@ impl Router {
             max_holders: MAX_REPLICAS,
             ..IndexConfig::default()
         };
+        let exact = IndexConfig { max_holders: MAX_REPLICAS + kv::MAX_RANKS, exact_removal: true, ..index.clone() };
         Arc::new(Router {
             started: Instant::now(),
             fleet: Mutex::new(Fleet::new(settings)),
             index: RwLock::new(PrefixIndex::new(index)),
+            exact: RwLock::new(PrefixIndex::new(exact)),
+            ranks: ArcSwap::default(),
             names: RwLock::new(Names::new()),
             slots: ArcSwap::default(),
             members: Mutex::default(),
@@ -109,6 +125,7 @@ impl Router {
             queue_timeout: config.queue.timeout.get(),
             seed: config.index.seed.unwrap_or(seed),
             block_bytes: config.index.block_bytes,
+            block_tokens: config.index.block_tokens.max(1),
         })
     }
 
@@ -162,7 +179,7 @@ impl Router {
         let picking = Instant::now();
         let now = self.now();
         let (arrival, more) = SCRATCH.with_borrow_mut(|s| {
-            self.look(&ask.chain, s);
+            self.look(ask, s);
             let mut fleet = self.fleet.lock();
             let arrival = fleet.arrive(
                 now,
@@ -179,16 +196,22 @@ impl Router {
         if !ask.chain.is_empty() && placed.fits {
             self.index.write().speculate(now, req.id, &ask.chain, placed.replica.slot);
         }
+        let there = ask.tokens.as_ref().map(|tokens| self.placement(tokens, placed.replica));
+        if let Some(there) = there.as_ref().filter(|there| !there.chain.is_empty() && placed.fits) {
+            self.exact.write().speculate(now, req.id, &there.chain, there.holder);
+        }
         if more {
             self.wake();
         }
-        Some(self.reserve(req, placed, begun, picking))
+        Some(self.reserve(req, placed, ask.text_bytes, there, begun, picking))
     }
 
     fn reserve(
         self: &Arc<Self>,
         req: &Request,
         placed: Placed,
+        text_bytes: u64,
+        there: Option<Placement>,
         begun: Instant,
         picking: Instant,
     ) -> Result<Reservation, Refusal> {
@@ -197,32 +220,52 @@ impl Router {
         let guard = Reservation::new(
             self.clone(),
             req.id,
-            placed,
-            endpoint.clone(),
+            Where { placed, endpoint: endpoint.clone(), text_bytes, there },
             picking.duration_since(begun),
             picking.elapsed(),
         );
         if endpoint.is_some() { Ok(guard) } else { Err(Refusal::NoReplica { retry_after: 1 }) }
     }
 
-    /// Fills the scratch with what each replica holds of `chain` and how much room it has.
-    fn look(&self, chain: &[u64], s: &mut Scratch) {
+    /// Fills the scratch with what each replica holds of the prompt and how much room it has.
+    fn look(&self, ask: &Ask, s: &mut Scratch) {
         s.matches.clear();
         s.room.clear();
+        let (chain, index) = match &ask.tokens {
+            Some(tokens) => (&*tokens.chain, &self.exact),
+            None => (&*ask.chain, &self.index),
+        };
         if chain.is_empty() {
             return;
         }
-        let index = self.index.read();
+        let index = index.read();
         index.matches(chain, &mut s.matches);
+        if ask.tokens.is_some() {
+            self.ranks.load().best(&mut s.matches);
+        }
         let slots = self.slots.load();
         s.room.extend((0..slots.len()).map(|h| index.room(h as u16)));
+    }
+
+    /// Which rank of the chosen replica holds most of these tokens.
+    fn placement(&self, tokens: &Tokens, replica: ReplicaId) -> Placement {
+        let ranks = self.ranks.load();
+        let chain = tokens.chain.clone();
+        if !ranks.several(replica.slot) {
+            return Placement { chain, holder: replica.slot, rank: None };
+        }
+        let (rank, holder) = SCRATCH.with_borrow_mut(|s| {
+            self.exact.read().matches(&chain, &mut s.matches);
+            ranks.fullest(replica.slot, &s.matches)
+        });
+        Placement { chain, holder, rank: Some(rank) }
     }
 
     fn request(&self, id: RequestId, ask: &Ask) -> Request {
         let model = ask.model.as_ref().map(|name| self.names.read().get(name).unwrap_or(names::UNLISTED));
         // A response that nobody here remembers isn't pinned: the replica says whether it has it.
         let pinned = ask.previous_response.as_ref().and_then(|prev| self.responses.lock().get(prev));
-        ask.to_core(id, model, pinned, self.block_bytes)
+        ask.to_core(id, model, pinned, self)
     }
 
     /// Wakes those whose turn it may be.
@@ -251,6 +294,7 @@ impl Router {
         let reuse = self.index.read().reuse();
         self.fleet.lock().tick(reuse);
         self.fit_capacities();
+        self.exact.write().settle_due(self.now());
         if self.fleet.lock().waiting() > 0 {
             self.wake();
         }

@@ -35,7 +35,9 @@ impl PrefixIndex {
         if exact {
             self.nodes.keep_places();
         }
-        self.holds.member_mut(h).exact = exact;
+        let member = self.holds.member_mut(h);
+        member.exact = exact;
+        member.unanswered = 0;
         if !exact {
             self.fit(h);
         }
@@ -46,10 +48,18 @@ impl PrefixIndex {
         self.holds.member(h).is_some_and(|member| member.exact)
     }
 
+    /// Prefills in a row of which no event of `h` told: with more than a few, its publisher has fallen silent.
+    pub fn unanswered(&self, h: Holder) -> u32 {
+        self.holds.member(h).map_or(0, |member| member.unanswered)
+    }
+
     /// What `h`'s engine said. Costs about a microsecond a block: callers hand in a few dozen at a time.
     pub fn apply(&mut self, now: Time, h: Holder, changes: &[Change]) {
         if self.holds.member(h).is_none() {
             return;
+        }
+        if !changes.is_empty() {
+            self.holds.member_mut(h).unanswered = 0;
         }
         for change in changes {
             match change {
@@ -213,8 +223,12 @@ impl PrefixIndex {
     /// Ends the speculations whose prefill was done a while ago and whose events haven't come: their blocks aren't
     /// there. To be called about once a second; [`apply`](Self::apply) does it too.
     pub fn settle_due(&mut self, now: Time) {
-        while let Some(&Settling { id, .. }) = self.settling.front().filter(|s| s.until <= now) {
+        while let Some(&Settling { id, holder, .. }) = self.settling.front().filter(|s| s.until <= now) {
             self.settling.pop_front();
+            if self.specs.get(id).is_some() && !self.has_come(id) && self.follows(holder) {
+                let member = self.holds.member_mut(holder);
+                member.unanswered = member.unanswered.saturating_add(1);
+            }
             self.rollback(id);
         }
     }

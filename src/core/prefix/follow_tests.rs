@@ -212,3 +212,23 @@ fn a_bounded_index_forgets_and_goes_on() {
     }
     assert!(index.stats().forgotten_total > 100);
 }
+
+#[test]
+fn case_20_no_holder_of_a_common_prefix_is_forgotten() {
+    let mut index = PrefixIndex::new(IndexConfig::default());
+    let system: Vec<u64> = (1..=50).map(|n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
+    for h in 0..200 {
+        index.join(h, None);
+        index.follow(h, true);
+        index.hold_run(Time(h.into()), h, None, &system);
+        let own = [u64::from(h) << 32 | 7];
+        index.hold_run(Time(h.into()), h, system.last().copied(), &own);
+    }
+    let mut out = Matches::new();
+    index.matches(&system, &mut out);
+    assert!((0..200).all(|h| out.get(h) == 50));
+    index.remove(77, system[20]);
+    index.matches(&system, &mut out);
+    assert!((0..200).all(|h| out.get(h) == if h == 77 { 20 } else { 50 }));
+    index.check_invariants();
+}

@@ -15,6 +15,7 @@ mod encode;
 mod endpoint;
 mod event;
 mod pack;
+pub mod zmtp;
 
 #[cfg(test)]
 mod fixtures;

@@ -292,3 +292,32 @@ fn blocks_of_every_size_agree_with_the_engine() {
         }
     }
 }
+
+#[test]
+fn case_21_churn_of_blocks_adapters_and_lives_leaves_nothing_behind() {
+    let mut follower = follower(4);
+    let mut index = PrefixIndex::new(IndexConfig::default());
+    index.join(0, None);
+    index.follow(0, true);
+    let (mut sizes, mut changes) = (Vec::new(), Vec::new());
+    for n in 0..60_000u32 {
+        // A prompt comes, stays for a thousand others and goes, each under another adapter.
+        let ids: Vec<u32> = (0..8).map(|i| n.wrapping_mul(31) ^ i).collect();
+        let mut run = store(&ids, 4, 0, 2);
+        run.hashes = vec![u64::from(n) * 2 + 1, u64::from(n) * 2 + 2];
+        run.lora = Some(format!("adapter-{n}").into());
+        follower.apply(KvEvent::Stored(run), &mut changes);
+        if let Some(old) = n.checked_sub(1000) {
+            let hashes = vec![u64::from(old) * 2 + 2, u64::from(old) * 2 + 1];
+            follower.apply(KvEvent::Removed(Removed { hashes, ..Removed::default() }), &mut changes);
+        }
+        index.apply(Time(n.into()), 0, &changes);
+        changes.clear();
+        if n % 20_000 == 19_999 {
+            index.check_invariants();
+            sizes.push((follower.tally().bytes, index.stats().bytes, index.held(0)));
+        }
+    }
+    assert_eq!(follower.tally().known, 2000);
+    assert_eq!(sizes[0], sizes[2], "flat");
+}
