@@ -6,6 +6,7 @@
 //! - [`core`]: the brain. Sans-I/O; time and randomness come in as arguments. It knows prefixes, prices and places.
 //! - [`router`]: the shell around the core: locks, clock, wake-ups; hands out reservations.
 //! - [`openai`]: what must be understood of OpenAI-shaped traffic, read where it lies: bodies, streams, errors.
+//! - [`tokenize`]: a model's own tokenizer and chat template: from a body to the engine's token ids.
 //! - [`proxy`]: door one, an OpenAI-compatible HTTP server: accept, place, forward, retry.
 //! - [`discovery`]: who is in the fleet: a list, and a file that is watched.
 //! - [`watch`]: keeps looking at the fleet: health, load, models.
@@ -27,4 +28,5 @@ pub mod openai;
 pub mod proxy;
 pub mod router;
 pub mod sim;
+pub mod tokenize;
 pub mod watch;
