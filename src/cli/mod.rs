@@ -8,6 +8,7 @@ mod mock;
 mod options;
 mod replay;
 mod serve;
+mod tokens;
 
 pub use serve::{Running, ServeError};
 
@@ -37,6 +38,8 @@ enum Command {
     Replay(Box<replay::Args>),
     /// Ask a running router where a request would go, and why.
     Explain(explain::Args),
+    /// Print the token ids that the engine will see for a body.
+    Tokens(tokens::Args),
 }
 
 /// Parses the command line and runs one command.
@@ -48,6 +51,7 @@ pub fn main() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Tokens(args) => tokens::run(&args),
     };
     match done {
         Ok(code) => code,

@@ -8,8 +8,8 @@ use crate::core::prefix::TEXT_BLOCK;
 use crate::discovery::{self, Discovery};
 use crate::observe::{self, AccessLog, BlockKey, Loud, Metrics};
 use crate::openai::{Problem, Shape};
-use crate::proxy::{Phase, PromptReader, Proxy, Settings};
-use crate::router::{Ask, Router};
+use crate::proxy::{Phase, PromptReader, Proxy, Settings, tokenized};
+use crate::router::{Ask, Router, Tokens, TokensError};
 use crate::watch::Watch;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -24,6 +24,9 @@ use tokio::sync::watch;
 /// Why a router couldn't start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
+    /// A model's tokenizer.
+    #[error(transparent)]
+    Tokens(#[from] TokensError),
     /// A port, a file or a thread.
     #[error("{what}: {source}")]
     Start {
@@ -57,6 +60,9 @@ impl Running {
     pub fn start(config: &Config) -> Result<Running, ServeError> {
         let named = |what: String| move |source| ServeError::Start { what, source };
         let router = Router::new(config, random_seed());
+        if let Some(tokens) = Tokens::load(config)? {
+            router.use_tokens(tokens);
+        }
         let metrics = Arc::new(Metrics::new());
         let loud = Loud::new(metrics.clone());
         let access = AccessLog::open(&config.log.access, metrics.log_dropped.clone())
@@ -120,10 +126,13 @@ fn read_prompt(router: &Router, path: &str, body: &[u8]) -> Result<Ask, Problem>
             "{path} carries no prompt: it would be placed by load alone"
         )));
     };
-    match PromptReader::new(router).read(shape, body) {
-        Ok(prompt) => Ok(prompt.ask),
-        Err(e) => Err(Problem::bad_json(&e)),
+    let prompt = PromptReader::new(router).read(shape, body).map_err(|e| Problem::bad_json(&e))?;
+    let mut ask = prompt.ask;
+    if let Some(kind) = tokenized(shape) {
+        let exact = router.tokens_now(kind, ask.model.as_deref(), prompt.salt.as_deref(), body);
+        ask.tokens = exact.and_then(Result::ok);
     }
+    Ok(ask)
 }
 
 /// The key of the block identities. White space around it doesn't count: editors add line ends.

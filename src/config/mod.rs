@@ -6,7 +6,7 @@
 //!
 //! - `schema`: what can be written, with the defaults; `sections`: its smaller parts
 //! - `events`: where replicas publish what their caches hold
-//! - `speed`: the named speed profiles
+//! - `speed`: the named speed profiles; `tokenizer`: models whose token ids are known
 //! - `units`: `5s`, `64KiB`; `secret`: values that are never printed
 //! - `load`: text → tree → variables → typed → files of secrets
 //! - `keys`: unknown keys; `vars`: `${VAR}`; `validate`: what types can't say
@@ -18,6 +18,7 @@ mod schema;
 mod secret;
 mod sections;
 mod speed;
+mod tokenizer;
 mod units;
 mod validate;
 mod vars;
@@ -30,5 +31,6 @@ pub use sections::{
     AccessTarget, Drain, Health, Index, Limits, Log, LogFormat, Poll, Price, Queue, Retry, Timeouts,
 };
 pub use speed::{Profile, Speed};
+pub use tokenizer::{Tokenizer, TokenizerModel};
 pub use units::{Seconds, Size};
 pub use validate::{Problem, Report, Severity};

@@ -4,6 +4,7 @@ use super::events::EventsSpec;
 use super::secret::Secret;
 use super::sections::{Drain, Health, Index, Limits, Log, Poll, Price, Queue, Retry, Timeouts};
 use super::speed::Speed;
+use super::tokenizer::Tokenizer;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -38,6 +39,8 @@ pub struct Config {
     pub price: Price,
     /// The index of who holds which prefix.
     pub index: Index,
+    /// Token ids of prompts, for exact prefixes.
+    pub tokenizer: Tokenizer,
     /// Requests that wait for room.
     pub queue: Queue,
     /// What clients may send, and how slowly.
@@ -72,6 +75,7 @@ impl Default for Config {
             speed: Speed::default(),
             price: Price::default(),
             index: Index::default(),
+            tokenizer: Tokenizer::default(),
             queue: Queue::default(),
             limits: Limits::default(),
             timeouts: Timeouts::default(),

@@ -36,13 +36,11 @@ pub struct Index {
     pub seed: Option<u64>,
     /// Tokens a byte of text makes, until it has been learned from the engines' usage.
     pub tokens_per_byte: f64,
-    /// Tokens in one block of the token chain, where tokens are known: the engines' block size, or one that divides it.
-    pub block_tokens: u32,
 }
 
 impl Default for Index {
     fn default() -> Self {
-        Index { block_bytes: 256, max_blocks: 2_000_000, seed: None, tokens_per_byte: 0.25, block_tokens: 16 }
+        Index { block_bytes: 256, max_blocks: 2_000_000, seed: None, tokens_per_byte: 0.25 }
     }
 }
 

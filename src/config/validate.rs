@@ -102,9 +102,9 @@ impl Config {
         c.at_least("replica_defaults.max_in_flight", self.replica_defaults.max_in_flight, 1);
         c.at_least("replica_defaults.kv_tokens", self.replica_defaults.kv_tokens, 1);
         c.events(self.replica_defaults.events.as_ref(), "replica_defaults");
-        c.between("index.block_tokens", Some(f64::from(self.index.block_tokens)), 1.0, 4096.0);
         self.check_speed(&mut c);
         self.check_index(&mut c);
+        self.check_tokenizer(&mut c);
         self.check_limits(&mut c);
         self.check_time(&mut c);
         if let Err(e) = log_level(&self.log.level) {
@@ -138,6 +138,25 @@ impl Config {
                 }
             }
         }
+    }
+
+    fn check_tokenizer(&self, c: &mut Check) {
+        let mut names = BTreeSet::new();
+        for (i, model) in self.tokenizer.models.iter().enumerate() {
+            let path = format!("tokenizer.models[{i}]");
+            if model.names.is_empty() {
+                c.error(&format!("{path}.names"), "there is none: name the model as requests do");
+            }
+            for name in &model.names {
+                if !names.insert(name) {
+                    c.error(&format!("{path}.names"), format!("`{name}` is listed twice"));
+                }
+            }
+            let block = Some(f64::from(model.block_tokens));
+            c.between(&format!("{path}.block_tokens"), block, 1.0, 4096.0);
+        }
+        c.at_least("tokenizer.queue", Some(self.tokenizer.queue), 1);
+        c.between("tokenizer.threads", self.tokenizer.threads.map(|n| n as f64), 1.0, 256.0);
     }
 
     fn check_speed(&self, c: &mut Check) {

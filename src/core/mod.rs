@@ -6,6 +6,7 @@
 
 pub mod admission;
 pub mod baselines;
+pub mod capacity;
 pub mod cost;
 pub mod decision;
 pub mod fleet;

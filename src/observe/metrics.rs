@@ -179,6 +179,8 @@ metrics! {
     index_bytes: Gauge = "homing_index_bytes", &[], Gauge::default, "Memory of the prefix index.";
     index_speculations: Gauge = "homing_index_speculations", &[], Gauge::default,
         "Placements whose prefill hasn't been confirmed yet.";
+    tokenized: Counter = "homing_tokenized_total", &["outcome"], Counter::default,
+        "Prompts of models with a tokenizer: exact, or why they were followed as text.";
     retries: Counter = "homing_retries_total", &["reason"], Counter::default, "Attempts after the first.";
     budget_exhausted: Counter = "homing_retry_budget_exhausted_total", &[], Counter::default,
         "Retries that the budget forbade.";
@@ -267,6 +269,11 @@ impl Metrics {
         let code =
             if code == 0 || (100..600).contains(&code) { code.to_string() } else { super::OTHER.to_owned() };
         self.families.requests.get(&[&model.label, &code, reason]).inc();
+    }
+
+    /// Counts a prompt of a model with a tokenizer: `exact`, or why not.
+    pub fn tokenized(&self, outcome: &'static str) {
+        self.families.tokenized.get(&[outcome]).inc();
     }
 
     /// Counts an attempt after the first one.

@@ -4,11 +4,13 @@ use super::answer::Answer;
 use super::attempts::{self, Repeat, Served};
 use super::exchange::{Body, Call};
 use super::payload::Pieces;
+use super::prompt::tokenized;
 use super::read_body::{BodyError, read_body};
 use super::record::Record;
 use super::respond;
 use super::target;
 use crate::openai::{Problem, Shape, Splice};
+use crate::router::Inexact;
 use bytes::Bytes;
 use http::Response;
 use hyper::Request;
@@ -48,6 +50,14 @@ async fn run(
     let prompt =
         worker.prompts.borrow_mut().read(shape, &whole.bytes).map_err(|bad| Problem::bad_json(&bad))?;
     let mut ask = prompt.ask;
+    if let Some(kind) = tokenized(shape) {
+        let exact =
+            worker.shared.router.tokens(kind, ask.model.as_deref(), prompt.salt.as_deref(), &whole.bytes);
+        ask.tokens = exact.await.and_then(|told| {
+            worker.shared.metrics.tokenized(told.as_ref().map_or_else(Inexact::label, |_| "exact"));
+            told.ok()
+        });
+    }
     // Only names that exist may become labels.
     record.model = ask.model.clone().filter(|name| worker.shared.router.knows_model(name));
     record.streamed = prompt.stream;

@@ -37,6 +37,6 @@ mod upstream;
 mod watch;
 mod worker;
 
-pub use prompt::{Prompt, PromptReader};
+pub use prompt::{Prompt, PromptReader, tokenized};
 pub use server::{Phase, Proxy};
 pub use settings::Settings;

@@ -2,7 +2,7 @@
 
 use crate::core::prefix::chain::{self, Blocks, Root};
 use crate::openai::{self, BadJson, Part, Scratch, Shape, Sink, Splice, splice_usage};
-use crate::router::{Ask, Router};
+use crate::router::{Ask, Kind, Router};
 
 /// Reads bodies; keeps its buffers from one to the next.
 pub struct PromptReader {
@@ -22,6 +22,8 @@ pub struct Prompt {
     /// Where a key could be added to it as the first one, for a shape of which engines take more keys than the client
     /// knows.
     pub inside: Option<usize>,
+    /// The prompt's salt, which its exact chain needs too.
+    pub salt: Option<String>,
 }
 
 impl PromptReader {
@@ -51,6 +53,7 @@ impl PromptReader {
         let open = matches!(shape, Shape::Chat | Shape::Completions) && self.blocks.bytes() > 0;
         let inside = open.then_some(scan.inside);
         let stream = scan.stream;
+        let salt = root.cache_salt.map(str::to_owned);
         let ask = Ask {
             chain,
             head: head.0,
@@ -63,7 +66,16 @@ impl PromptReader {
             previous_response: scan.previous_response_id.map(|id| id.into_owned()),
             ..Ask::default()
         };
-        Ok(Prompt { ask, stream, splice, inside })
+        Ok(Prompt { ask, stream, splice, inside, salt })
+    }
+}
+
+/// The bodies that become token ids by a model's own files.
+pub fn tokenized(shape: Shape) -> Option<Kind> {
+    match shape {
+        Shape::Chat => Some(Kind::Chat),
+        Shape::Completions => Some(Kind::Completion),
+        Shape::Responses | Shape::Messages => None,
     }
 }
 

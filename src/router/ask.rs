@@ -1,6 +1,6 @@
 //! What a door asks of the router, and how it is refused.
 
-use super::{Router, Tokens};
+use super::{Router, TokenPrompt};
 use crate::core::{Length, ModelId, Rejection, ReplicaId, Request, RequestId};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -12,9 +12,8 @@ pub struct Ask {
     pub model: Option<String>,
     /// Chained block hashes of the prompt.
     pub chain: Vec<u64>,
-    /// The same for the engine's own view of the prompt, if its tokens are known: then it counts, and the text's chain
-    /// is only kept for those that come without.
-    pub tokens: Option<Tokens>,
+    /// The prompt in the engine's tokens, if they are known: it counts then, and the text is the fallback.
+    pub tokens: Option<TokenPrompt>,
     /// Identity of the prompt's start, for the order of ties.
     pub head: u64,
     /// Bytes of prompt text.
@@ -34,24 +33,28 @@ pub struct Ask {
 }
 
 impl Ask {
+    /// Blocks of the chain that counts.
+    pub(super) fn blocks(&self) -> &[u64] {
+        self.tokens.as_ref().map_or(&self.chain, |t| &t.chain)
+    }
+
     pub(super) fn to_core(
         &self,
         id: RequestId,
         model: Option<ModelId>,
         pinned: Option<ReplicaId>,
-        router: &Router,
+        block: u32,
     ) -> Request {
-        let length = match &self.tokens {
-            Some(tokens) => Length::Tokens { tokens: tokens.count, block: router.block_tokens },
-            None => Length::Text { bytes: self.text_bytes, block: router.block_bytes },
-        };
         Request {
             id,
             model,
-            length,
+            length: match &self.tokens {
+                Some(t) => Length::Tokens { tokens: t.tokens, block: t.block },
+                None => Length::Text { bytes: self.text_bytes, block },
+            },
             max_output: self.max_output,
             choices: self.choices.max(1),
-            head: self.head,
+            head: self.tokens.as_ref().map_or(self.head, |t| t.head),
             generates: self.generates,
             streams: self.streams,
             pinned,

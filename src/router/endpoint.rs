@@ -4,8 +4,10 @@ use super::cached::Cached;
 use super::kv::KvSignals;
 use crate::config::ReplicaSpec;
 use crate::core::ReplicaId;
+use crate::core::capacity::Learned;
 use http::uri::Authority;
 use http::{HeaderName, HeaderValue, Uri};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
@@ -43,6 +45,10 @@ pub struct Endpoint {
     pub(super) kv: KvSignals,
     /// What was predicted of its cache, and what was found.
     pub(super) cached: Cached,
+    /// How much its cache holds, while nobody says.
+    pub(super) capacity: Mutex<Learned>,
+    /// Does somebody say?
+    pub(super) told: AtomicBool,
     gone: AtomicBool,
     /// Predictions of a long cached prefix in a row of which the engine found nothing.
     misses: AtomicU8,
@@ -101,6 +107,8 @@ impl Member {
             extra_headers: self.extra.clone(),
             kv: KvSignals::default(),
             cached: Cached::default(),
+            capacity: Mutex::default(),
+            told: AtomicBool::new(self.spec.kv_tokens.is_some()),
             gone: AtomicBool::new(false),
             misses: AtomicU8::new(0),
         })

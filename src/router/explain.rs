@@ -116,7 +116,7 @@ impl Router {
             why,
             prompt_tokens: decision.prompt as u32,
             expected_output_tokens: decision.output as u32,
-            blocks: ask.tokens.as_ref().map_or(ask.chain.len(), |tokens| tokens.chain.len()),
+            blocks: ask.blocks().len(),
             candidates,
         }
     }

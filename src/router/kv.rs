@@ -5,6 +5,7 @@
 //! ranks is several holders in it: rank 0 under the replica's slot, the others under numbers of their own.
 
 use super::Router;
+use super::members::Known;
 use crate::core::ReplicaId;
 use crate::core::ids::Holder;
 use crate::core::prefix::exact::Change;
@@ -156,6 +157,8 @@ pub(super) struct Ranks {
     next: Holder,
 }
 
+/// Tokens of a block where no tokenizer says: vLLM's own default.
+const DEFAULT_BLOCK: u32 = 16;
 /// Ranks beyond the first of all replicas together.
 pub(super) const MAX_RANKS: u16 = 4096;
 
@@ -227,7 +230,7 @@ impl Router {
         let mut members = self.members.lock();
         let known = members.known_mut(id)?;
         let slot = known.kv.entry(rank).or_default().clone();
-        let capacity = known.capacity_blocks(self.block_tokens);
+        let capacity = known.capacity_blocks(self.block_of(known));
         let mut ranks = (**self.ranks.load()).clone();
         let holder = ranks.add(id.slot, rank)?;
         self.ranks.store(Arc::new(ranks));
@@ -236,9 +239,23 @@ impl Router {
         Some(slot)
     }
 
-    /// Tokens in a block of the token chain.
-    pub fn block_tokens(&self) -> u32 {
-        self.block_tokens
+    /// Under which model the token chains of that replica's engine are rooted, and the tokens in one of their blocks.
+    /// `None` until it is known what it serves. Without a tokenizer nothing is asked of its chains, but its events can
+    /// be followed all the same.
+    pub fn kv_identity(&self, id: ReplicaId) -> Option<(String, u32)> {
+        self.identity(self.members.lock().known_mut(id)?)
+    }
+
+    fn identity(&self, known: &Known) -> Option<(String, u32)> {
+        let mut models = known.names();
+        if let Some((name, block)) = self.tokens.get().and_then(|tokens| tokens.identity(known.names())) {
+            return Some((name.to_owned(), block));
+        }
+        Some((models.next()?.to_owned(), DEFAULT_BLOCK))
+    }
+
+    pub(super) fn block_of(&self, known: &Known) -> u32 {
+        self.identity(known).map_or(DEFAULT_BLOCK, |(_, block)| block)
     }
 
     /// What one rank of that replica holds at most, in blocks of the token chain.
@@ -250,7 +267,9 @@ impl Router {
 
     /// What one rank of that replica holds at most, in blocks of the token chain, if that is known.
     pub fn kv_capacity_blocks(&self, id: ReplicaId) -> Option<u64> {
-        self.members.lock().known_mut(id)?.capacity_blocks(self.block_tokens)
+        let mut members = self.members.lock();
+        let known = members.known_mut(id)?;
+        known.capacity_blocks(self.block_of(known))
     }
 
     /// Blocks of the token chain that all its ranks hold.

@@ -11,6 +11,7 @@ use crate::core::{ModelId, ReplicaId};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Members by life, with what the shell remembers of them. Behind one lock that no request takes.
 #[derive(Debug, Default)]
@@ -33,10 +34,20 @@ pub(super) struct Known {
 }
 
 impl Known {
+    pub(super) fn rank_blocks(&self, tokens: u64, block: u32) -> u64 {
+        let ranks = self.member.spec.events.as_ref().map_or(1, |events| events.ranks.max(1));
+        tokens / u64::from(block.max(1)) / u64::from(ranks)
+    }
+
+    /// Models that it serves, as far as known; those of the configuration first.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        let listed = self.member.spec.models.iter().flatten().map(String::as_str);
+        listed.chain(self.models.iter().flatten().map(|m| &*m.id))
+    }
+
     /// Blocks of the token chain that one rank of it holds, if its capacity is known.
     pub(super) fn capacity_blocks(&self, block: u32) -> Option<u64> {
-        let ranks = self.member.spec.events.as_ref().map_or(1, |events| events.ranks.max(1));
-        Some(self.capacity? / u64::from(block.max(1)) / u64::from(ranks))
+        Some(self.rank_blocks(self.capacity?, block))
     }
 }
 
@@ -244,6 +255,7 @@ impl Router {
             self.fleet.lock().facts(id, |f| f.capacity = page.capacity);
         }
         if let Some(endpoint) = self.slots.load().get(id) {
+            endpoint.told.store(known.capacity.is_some(), Ordering::Relaxed);
             if let Some(hits) = page.cache_hits {
                 endpoint.cached.hits(hits);
             }
@@ -359,14 +371,16 @@ impl Router {
     pub(super) fn fit_capacities(&self) {
         let mut members = self.members.lock();
         for known in members.by_id.values_mut() {
-            let Some(tokens) = known.capacity else { continue };
+            let learned = || self.slots.load().get(known.id).and_then(|e| e.capacity.lock().tokens());
+            let Some(tokens) = known.capacity.or_else(learned) else { continue };
             let ratio = self.tokens_per_byte(known);
             let blocks = (tokens as f64 / (f64::from(self.block_bytes) * ratio)) as u64;
             let moved = known.blocks.is_none_or(|b| blocks.abs_diff(b) * 50 > b);
             if moved {
                 known.blocks = Some(blocks);
                 self.index.write().set_capacity(known.id.slot, Some(blocks));
-                self.kv_capacity(known.id.slot, known.capacity_blocks(self.block_tokens));
+                let block = self.block_of(known);
+                self.kv_capacity(known.id.slot, Some(known.rank_blocks(tokens, block)));
             }
         }
     }

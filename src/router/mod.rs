@@ -17,6 +17,7 @@ mod responses;
 mod tokens;
 mod waiters;
 
+pub use crate::tokenize::Kind;
 pub use ask::{Ask, Refusal};
 pub use cached::{CachedTokens, Found};
 pub use endpoint::{Endpoint, Member};
@@ -24,7 +25,7 @@ pub use kv::{KvSlot, KvView, Trust};
 pub use explain::{CandidateView, Explanation, PriceView};
 pub use members::{ModelInfo, Page, ReplicaView};
 pub use reservation::Reservation;
-pub use tokens::Tokens;
+pub use tokens::{Inexact, TokenPrompt, Tokens, TokensError};
 
 use crate::config::Config;
 use crate::core::cost::Weights;
@@ -38,8 +39,8 @@ use reservation::Where;
 use parking_lot::{Mutex, RwLock};
 use responses::Responses;
 use std::cell::RefCell;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokens::Placement;
 use waiters::Waiters;
@@ -48,11 +49,13 @@ use waiters::Waiters;
 pub struct Router {
     started: Instant,
     fleet: Mutex<Fleet>,
-    /// Text chains: always estimated.
+    /// Who holds which text.
     index: RwLock<PrefixIndex>,
-    /// Token chains: what engines say, where they do.
+    /// Who holds which tokens, in the engines' blocks: what their events say, where they do. Of its own, because a
+    /// cache's room is counted in blocks.
     exact: RwLock<PrefixIndex>,
     ranks: ArcSwap<kv::Ranks>,
+    tokens: OnceLock<Tokens>,
     names: RwLock<Names>,
     slots: ArcSwap<Slots>,
     /// Serialises membership changes; the data plane never takes it.
@@ -64,7 +67,6 @@ pub struct Router {
     queue_timeout: Duration,
     seed: u64,
     block_bytes: u32,
-    block_tokens: u32,
 }
 
 /// Buffers of one thread, so that a pick allocates nothing.
@@ -115,6 +117,7 @@ impl Router {
             index: RwLock::new(PrefixIndex::new(index)),
             exact: RwLock::new(PrefixIndex::new(exact)),
             ranks: ArcSwap::default(),
+            tokens: OnceLock::new(),
             names: RwLock::new(Names::new()),
             slots: ArcSwap::default(),
             members: Mutex::default(),
@@ -125,7 +128,6 @@ impl Router {
             queue_timeout: config.queue.timeout.get(),
             seed: config.index.seed.unwrap_or(seed),
             block_bytes: config.index.block_bytes,
-            block_tokens: config.index.block_tokens.max(1),
         })
     }
 
@@ -193,8 +195,10 @@ impl Router {
             Arrival::Rejected(r) => return Some(Err(Refusal::from_core(r, self))),
             Arrival::Placed(p) => p,
         };
+        let slot = placed.replica.slot;
+        let used = self.last_used(ask, placed.replica);
         if !ask.chain.is_empty() && placed.fits {
-            self.index.write().speculate(now, req.id, &ask.chain, placed.replica.slot);
+            self.index.write().speculate(now, req.id, &ask.chain, slot);
         }
         let there = ask.tokens.as_ref().map(|tokens| self.placement(tokens, placed.replica));
         if let Some(there) = there.as_ref().filter(|there| !there.chain.is_empty() && placed.fits) {
@@ -203,28 +207,39 @@ impl Router {
         if more {
             self.wake();
         }
-        Some(self.reserve(req, placed, ask.text_bytes, there, begun, picking))
+        let at = Where {
+            endpoint: self.slots.load().get(placed.replica),
+            placed,
+            text_bytes: ask.text_bytes,
+            there,
+            used,
+        };
+        Some(self.reserve(req, at, begun, picking))
     }
 
     fn reserve(
         self: &Arc<Self>,
         req: &Request,
-        placed: Placed,
-        text_bytes: u64,
-        there: Option<Placement>,
+        at: Where,
         begun: Instant,
         picking: Instant,
     ) -> Result<Reservation, Refusal> {
-        let endpoint = self.slots.load().get(placed.replica);
+        let there = at.endpoint.is_some();
         // From here on the guard owns what was booked, also when the replica has left in between.
-        let guard = Reservation::new(
-            self.clone(),
-            req.id,
-            Where { placed, endpoint: endpoint.clone(), text_bytes, there },
-            picking.duration_since(begun),
-            picking.elapsed(),
-        );
-        if endpoint.is_some() { Ok(guard) } else { Err(Refusal::NoReplica { retry_after: 1 }) }
+        let waited = picking.duration_since(begun);
+        let guard = Reservation::new(self.clone(), req.id, at, waited, picking.elapsed());
+        if there { Ok(guard) } else { Err(Refusal::NoReplica { retry_after: 1 }) }
+    }
+
+    /// When what it holds of this prompt was last used, while its capacity has to be learned from that.
+    fn last_used(&self, ask: &Ask, replica: ReplicaId) -> Option<Time> {
+        let slots = self.slots.load();
+        let endpoint = slots.get(replica)?;
+        if endpoint.told.load(Ordering::Relaxed) {
+            return None;
+        }
+        let index = if ask.tokens.is_some() { self.exact.read() } else { self.index.read() };
+        index.last_used(ask.blocks(), replica.slot)
     }
 
     /// Fills the scratch with what each replica holds of the prompt and how much room it has.
@@ -248,24 +263,24 @@ impl Router {
     }
 
     /// Which rank of the chosen replica holds most of these tokens.
-    fn placement(&self, tokens: &Tokens, replica: ReplicaId) -> Placement {
+    fn placement(&self, tokens: &TokenPrompt, replica: ReplicaId) -> Placement {
         let ranks = self.ranks.load();
         let chain = tokens.chain.clone();
         if !ranks.several(replica.slot) {
-            return Placement { chain, holder: replica.slot, rank: None };
+            return Placement { chain, block: tokens.block, holder: replica.slot, rank: None };
         }
         let (rank, holder) = SCRATCH.with_borrow_mut(|s| {
             self.exact.read().matches(&chain, &mut s.matches);
             ranks.fullest(replica.slot, &s.matches)
         });
-        Placement { chain, holder, rank: Some(rank) }
+        Placement { chain, block: tokens.block, holder, rank: Some(rank) }
     }
 
     fn request(&self, id: RequestId, ask: &Ask) -> Request {
         let model = ask.model.as_ref().map(|name| self.names.read().get(name).unwrap_or(names::UNLISTED));
         // A response that nobody here remembers isn't pinned: the replica says whether it has it.
         let pinned = ask.previous_response.as_ref().and_then(|prev| self.responses.lock().get(prev));
-        ask.to_core(id, model, pinned, self)
+        ask.to_core(id, model, pinned, self.block_bytes)
     }
 
     /// Wakes those whose turn it may be.

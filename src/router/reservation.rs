@@ -2,7 +2,7 @@
 
 use super::tokens::Placement;
 use super::{Endpoint, Router};
-use crate::core::{Failure, Outcome, Placed, ReplicaId, RequestId};
+use crate::core::{Failure, Outcome, Placed, ReplicaId, RequestId, Time};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -23,6 +23,8 @@ pub struct Reservation {
     text_bytes: u64,
     /// Where its tokens are believed to be, if they are known.
     there: Option<Placement>,
+    /// When what it has there was last used, if its capacity has to be learned.
+    used: Option<Time>,
     waited: Duration,
     decided: Duration,
     tokens: AtomicU32,
@@ -36,6 +38,7 @@ pub(super) struct Where {
     pub(super) endpoint: Option<Arc<Endpoint>>,
     pub(super) text_bytes: u64,
     pub(super) there: Option<Placement>,
+    pub(super) used: Option<Time>,
 }
 
 impl Reservation {
@@ -53,6 +56,7 @@ impl Reservation {
             endpoint: at.endpoint,
             text_bytes: at.text_bytes,
             there: at.there,
+            used: at.used,
             waited,
             decided,
             tokens: AtomicU32::new(0),
@@ -135,6 +139,7 @@ impl Reservation {
             (Some(e), Some(cached)) if self.placed.cached >= SURELY_CACHED => e.cache_seems_lost(cached == 0),
             _ => false,
         };
+        self.learn_capacity(outcome);
         if let Some(endpoint) = &self.endpoint {
             endpoint.cached.ended(self.placed.cached, outcome.cached_tokens);
         }
@@ -156,6 +161,33 @@ impl Reservation {
         }
     }
 
+    /// Less found than predicted, or more, tells how much fits where the engine doesn't.
+    fn learn_capacity(&self, outcome: &Outcome) {
+        let (Some(endpoint), Some(cached)) = (&self.endpoint, outcome.cached_tokens) else { return };
+        if endpoint.told.load(Ordering::Relaxed) {
+            return;
+        }
+        let (block, predicted) = (self.placed.block_tokens.max(1.0), f64::from(self.placed.cached));
+        // A text's blocks are estimates of tokens: a tenth of it says nothing.
+        let margin = if self.there.is_some() { block } else { block + predicted / 10.0 };
+        let difference = predicted - f64::from(cached);
+        if difference >= margin {
+            let Some(used) = self.used else { return };
+            let (index, holder) = match &self.there {
+                Some(there) => (&self.router.exact, there.holder),
+                None => (&self.router.index, self.placed.replica.slot),
+            };
+            let index = index.read();
+            if !index.follows(holder) {
+                let since = index.held_since(holder, used);
+                drop(index);
+                endpoint.capacity.lock().missed(since as f64 * block);
+            }
+        } else if difference <= -margin {
+            endpoint.capacity.lock().found_more();
+        }
+    }
+
     /// Tokens in a block of the text's chain.
     fn text_block(&self) -> f64 {
         if self.there.is_none() {
@@ -169,7 +201,7 @@ impl Reservation {
     fn settle_tokens(&self, outcome: &Outcome, lost: bool) {
         let Some(there) = &self.there else { return };
         let r = &self.router;
-        let (now, block) = (r.now(), r.block_tokens.max(1));
+        let (now, block) = (r.now(), there.block.max(1));
         let tail = outcome.output_tokens.map_or(0, |tokens| tokens.div_ceil(block));
         let mut index = r.exact.write();
         let followed = index.follows(there.holder);

@@ -6,7 +6,7 @@
 
 /// The form of a message's content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Format {
+pub(super) enum Format {
     /// A string; the texts of several parts are joined by line ends.
     #[default]
     Text,

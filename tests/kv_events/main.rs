@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod interop;
 mod rig;
 
 use homing::engine::kv::Layout;

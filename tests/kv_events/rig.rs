@@ -45,7 +45,6 @@ impl Rig {
         let mut config = Config { replicas, ..Config::default() };
         config.health.interval = Seconds::from_millis(50);
         config.poll.interval = Seconds::from_millis(50);
-        config.index.block_tokens = BLOCK;
         let router = Router::new(&config, 1);
         let metrics = Arc::new(Metrics::new());
         let loud = Loud::new(metrics.clone());
@@ -60,7 +59,7 @@ impl Rig {
 
     /// Tokens of this prompt that the replica is believed to have.
     pub(crate) fn believed(&self, replica: ReplicaId, prompt: &Prompt, salt: Option<&str>) -> u32 {
-        let keys = Root { model: "", lora: None, cache_salt: salt };
+        let keys = Root { model: "mock", lora: None, cache_salt: salt };
         let mut chain = TokenChain::new(self.router.chain_seed(), BLOCK, &keys);
         chain.extend(&prompt.ids());
         let mut out = Matches::new();
@@ -98,11 +97,16 @@ impl Rig {
         let mut chain = TokenChain::new(
             self.router.chain_seed(),
             BLOCK,
-            &Root { model: "", lora: None, cache_salt: None },
+            &Root { model: "mock", lora: None, cache_salt: None },
         );
         chain.extend(&ids);
         let mut ask = homing::router::Ask { choices: 1, generates: true, streams: true, ..Default::default() };
-        ask.tokens = Some(chain.into());
+        ask.tokens = Some(homing::router::TokenPrompt {
+            head: chain.head().0,
+            tokens: u32::try_from(ids.len()).unwrap(),
+            block: BLOCK,
+            chain: chain.into_hashes().into(),
+        });
         let mut reservation = self.router.place(&ask).await.ok().unwrap();
         let port = reservation.endpoint().unwrap().port;
         let mock = mocks.iter().find(|mock| mock.addr().port() == port).unwrap();

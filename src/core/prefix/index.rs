@@ -195,6 +195,27 @@ impl PrefixIndex {
         (oldest != NIL).then(|| now.since(self.holds.get(oldest).used))
     }
 
+    /// When what `h` has of `chain` was last used, as far down as it has it.
+    pub fn last_used(&self, chain: &[u64], h: Holder) -> Option<Time> {
+        let mut path = Vec::new();
+        self.descend(chain, &mut path);
+        let deepest = path.iter().rev().find_map(|&node| self.nodes.get(node).hold_of(h))?;
+        Some(self.holds.get(deepest).used)
+    }
+
+    /// Blocks that `h` has and that were used after `since`, output included: what would have to be evicted before
+    /// anything that was used then. Costs a step for each run.
+    pub fn held_since(&self, h: Holder, since: Time) -> u64 {
+        let Some(member) = self.holds.member(h) else { return 0 };
+        let (mut id, mut blocks) = (member.newest, 0);
+        while id != NIL && self.holds.get(id).used > since {
+            let hold = self.holds.get(id);
+            blocks += u64::from(if hold.node == NIL { hold.confirmed } else { hold.count });
+            id = hold.older;
+        }
+        blocks
+    }
+
     /// Sizes. Visits every run to estimate the bytes: for a metric, not for each request.
     pub fn stats(&self) -> IndexStats {
         IndexStats {

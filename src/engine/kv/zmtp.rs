@@ -264,7 +264,8 @@ mod tests {
         let (mut a, mut b) = (a.unwrap(), b.unwrap());
         for n in [0, 1, 255, 256, 70_000] {
             let big = vec![n as u8; n];
-            let (sent, got) = tokio::join!(a.send(&[b"", &big]), b.recv());
+            let frames: [&[u8]; 2] = [b"", &big];
+            let (sent, got) = tokio::join!(a.send(&frames), b.recv());
             sent.unwrap();
             let Received::Message(frames) = got.unwrap() else { panic!("a command") };
             assert_eq!(frames.to_vec(), [Bytes::new(), Bytes::from(big)]);

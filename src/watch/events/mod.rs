@@ -60,7 +60,9 @@ pub(super) async fn run(router: Arc<Router>, loud: Loud, max_blocks: usize) {
             }
             let Some(member) = router.member(endpoint.id) else { continue };
             let Some(spec) = &member.spec.events else { continue };
-            let sources = sources(&router, &loud, &endpoint, &member, spec, max_blocks);
+            // Until its list of models has been read, it isn't known which tokens its blocks are made of.
+            let Some(identity) = router.kv_identity(endpoint.id) else { continue };
+            let sources = sources(&router, &loud, &endpoint, &member, spec, identity, max_blocks);
             let tasks = sources.into_iter().map(|source| tokio::spawn(source.run())).collect();
             fleet.insert(endpoint.id, Followed(tasks));
         }
@@ -73,6 +75,7 @@ fn sources(
     endpoint: &Endpoint,
     member: &Member,
     spec: &EventsSpec,
+    (model, block): (String, u32),
     max_blocks: usize,
 ) -> Vec<Source> {
     let at = |text: &str| {
@@ -99,8 +102,8 @@ fn sources(
         };
         let follower = Follower::new(FollowerConfig {
             seed: router.chain_seed(),
-            block: router.block_tokens(),
-            model: String::new(),
+            block,
+            model: model.clone(),
             max_blocks,
             max_orphan_tokens: ORPHAN_TOKENS,
         });
