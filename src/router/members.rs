@@ -93,12 +93,14 @@ pub struct Page {
 #[derive(Debug)]
 pub(super) struct ModelList {
     names: Arc<[Arc<str>]>,
+    /// Of adapters: the model that they adapt.
+    parents: BTreeMap<Arc<str>, Arc<str>>,
     page: bytes::Bytes,
 }
 
 impl Default for ModelList {
     fn default() -> Self {
-        ModelList { names: Arc::from([]), page: page_of(&BTreeMap::new()) }
+        ModelList { names: Arc::from([]), parents: BTreeMap::new(), page: page_of(&BTreeMap::new()) }
     }
 }
 
@@ -310,6 +312,11 @@ impl Router {
         self.models.load().names.iter().any(|n| **n == *name)
     }
 
+    /// The model that this adapter adapts, if it is one.
+    pub(super) fn parent_of(&self, adapter: &str) -> Option<Arc<str>> {
+        self.models.load().parents.get(adapter).cloned()
+    }
+
     /// Names of all models served, sorted.
     pub fn model_names(&self) -> Arc<[Arc<str>]> {
         self.models.load().names.clone()
@@ -428,7 +435,9 @@ impl Router {
         }
         drop(known);
         let names = union.keys().cloned().collect();
-        self.models.store(Arc::new(ModelList { names, page: page_of(&union) }));
+        let parents =
+            union.values().filter_map(|m| Some((m.id.clone(), m.parent.clone()?))).collect();
+        self.models.store(Arc::new(ModelList { names, parents, page: page_of(&union) }));
     }
 }
 

@@ -127,9 +127,15 @@ impl Tokens {
 }
 
 impl Entry {
-    fn prompt(&self, seed: u64, kind: Kind, salt: Option<&str>, body: &[u8]) -> Result<TokenPrompt, Inexact> {
+    fn prompt(
+        &self,
+        seed: u64,
+        kind: Kind,
+        keys: (Option<&str>, Option<&str>),
+        body: &[u8],
+    ) -> Result<TokenPrompt, Inexact> {
         let ids = self.model.ids(kind, body).map_err(Inexact::Unrendered)?;
-        let root = Root { model: &self.name, lora: None, cache_salt: salt };
+        let root = Root { model: &self.name, lora: keys.0, cache_salt: keys.1 };
         let mut chain = TokenChain::new(seed, self.block, &root);
         chain.extend(&ids);
         Ok(TokenPrompt {
@@ -147,9 +153,14 @@ impl Router {
         let _ = self.tokens.set(tokens);
     }
 
-    fn entry(&self, model: Option<&str>) -> Option<(&Tokens, &Arc<Entry>)> {
-        let tokens = self.tokens.get()?;
-        Some((tokens, tokens.names.get(model?)?))
+    /// The files for a model; the third is the adapter, if it is one of a model whose files are at hand.
+    fn entry<'a>(&self, model: Option<&'a str>) -> Option<(&Tokens, &Arc<Entry>, Option<&'a str>)> {
+        let (tokens, model) = (self.tokens.get()?, model?);
+        if let Some(entry) = tokens.names.get(model) {
+            return Some((tokens, entry, None));
+        }
+        let parent = self.parent_of(model)?;
+        Some((tokens, tokens.names.get(&*parent)?, Some(model)))
     }
 
     /// The exact prompt of a body; `None` if the model's files aren't at hand.
@@ -160,13 +171,13 @@ impl Router {
         salt: Option<&str>,
         body: &Bytes,
     ) -> Option<Result<TokenPrompt, Inexact>> {
-        let (tokens, entry) = self.entry(model)?;
+        let (tokens, entry, lora) = self.entry(model)?;
         let (send, receive) = tokio::sync::oneshot::channel();
         let (entry, seed, body) = (entry.clone(), self.seed, body.clone());
-        let salt = salt.map(str::to_owned);
+        let (lora, salt) = (lora.map(str::to_owned), salt.map(str::to_owned));
         let job = move || {
             // Nobody listens any more when it took too long; the segments are remembered all the same.
-            let _ = send.send(entry.prompt(seed, kind, salt.as_deref(), &body));
+            let _ = send.send(entry.prompt(seed, kind, (lora.as_deref(), salt.as_deref()), &body));
         };
         if tokens.pool.submit(job).is_err() {
             return Some(Err(Inexact::Busy));
@@ -186,7 +197,7 @@ impl Router {
         salt: Option<&str>,
         body: &[u8],
     ) -> Option<Result<TokenPrompt, Inexact>> {
-        self.entry(model).map(|(_, entry)| entry.prompt(self.seed, kind, salt, body))
+        self.entry(model).map(|(_, entry, lora)| entry.prompt(self.seed, kind, (lora, salt), body))
     }
 
     /// What the index of token chains holds.
@@ -194,3 +205,7 @@ impl Router {
         self.exact.read().stats()
     }
 }
+
+#[cfg(all(test, feature = "tokenizers"))]
+#[path = "tokens_tests.rs"]
+mod tests;

@@ -239,18 +239,19 @@ fn call(call: &Value) -> Result<Value, Unrendered> {
     });
     let arguments =
         arguments.filter(|a| a.kind() == ValueKind::Map).unwrap_or_else(|| Fields::default().into_value());
+    // Templates that print a call as it is show the order of the engine's schema.
     let mut inner = Fields::default();
-    let mut outer = Fields::default();
-    for key in function.try_iter().into_iter().flatten() {
-        let value = function.get_item(&key).unwrap_or_default();
-        inner.insert(key, value);
-    }
     inner.insert("arguments", arguments);
-    for key in call.try_iter().into_iter().flatten() {
-        let value = call.get_item(&key).unwrap_or_default();
-        outer.insert(key, value);
-    }
+    let mut outer = Fields::default();
+    let copy = |to: &mut Fields, from: &Value, key: &str| {
+        if let Some(value) = item(from, key) {
+            to.insert(key, value);
+        }
+    };
+    copy(&mut inner, &function, "name");
+    copy(&mut outer, call, "id");
     outer.insert("function", inner.into_value());
+    copy(&mut outer, call, "type");
     Ok(outer.into_value())
 }
 

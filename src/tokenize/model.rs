@@ -62,3 +62,7 @@ impl Model {
         self.encoder.bytes()
     }
 }
+
+#[cfg(test)]
+#[path = "model_tests.rs"]
+mod tests;

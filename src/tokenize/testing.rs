@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -55,8 +56,9 @@ pub(crate) fn control(content: &str) -> AddedToken {
 
 /// Writes a model's folder: a tokenizer with these control tokens, and a chat template.
 pub(crate) fn model_folder(name: &str, controls: &[&str], template: &str, more: Value) -> PathBuf {
-    let folder = std::env::temp_dir().join(format!("homing-tokenize-{}-{name}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&folder);
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let n = NEXT.fetch_add(1, Ordering::Relaxed);
+    let folder = std::env::temp_dir().join(format!("homing-tokenize-{}-{n}-{name}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let added: Vec<AddedToken> = controls.iter().map(|c| control(c)).collect();
     write(&folder, "tokenizer.json", &byte_level(600, &added).to_string(false).unwrap());

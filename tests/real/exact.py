@@ -134,8 +134,8 @@ class Run:
                 {"url": r.url, "name": r.name, "events": {"endpoint": f"tcp://127.0.0.1:{port}", "replay": f"tcp://127.0.0.1:{r.events[1]}"}}
                 for r, port in zip(self.replicas, ports)
             ],
-            "index": {"block_tokens": BLOCK},
-            "tokenizers": {MODEL: {"path": str(self.home / "tiny")}},
+            # Both engines, the router and this program share two cores: ids may take longer than elsewhere.
+            "tokenizer": {"models": [{"names": [MODEL], "path": str(self.home / "tiny"), "block_tokens": BLOCK}], "timeout": "1s"},
         }
         router = Router(self.binary, self.replicas, self.logs, config=config).start()
         self.followed(router, 30.0)

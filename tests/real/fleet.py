@@ -169,6 +169,8 @@ class Replica:
     max_len: int = MAX_LEN
     events: tuple[int, int] | None = None
     """Ports on which it publishes KV events and answers for earlier ones."""
+    more: list[str] = field(default_factory=list)
+    """Further arguments."""
 
     @property
     def url(self) -> str:
@@ -186,7 +188,7 @@ class Replica:
             "--host", "127.0.0.1", "--port", str(self.port), "--max-model-len", str(self.max_len), "--max-num-seqs", str(MAX_SEQS),
             "--max-num-batched-tokens", str(STEP_TOKENS), "--enable-prefix-caching", "--block-size", str(BLOCK),
             "--num-gpu-blocks-override", str(self.kv_blocks), "--enable-prompt-tokens-details", "--enforce-eager", "--dtype", "bfloat16",
-            "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
+            "--enable-auto-tool-choice", "--tool-call-parser", "hermes", *self.more,
         ]
         if self.events:
             # An endpoint with a star is bound by the engine; any other it would connect to.
