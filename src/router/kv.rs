@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// How far events are believed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,6 +76,18 @@ pub struct KvView {
     pub refused: u64,
 }
 
+impl KvView {
+    /// What says what the cache of a replica with these publishers holds: the least that one of its ranks has.
+    pub(super) fn source_of<'a>(ranks: impl Iterator<Item = &'a Arc<KvSlot>>) -> &'static str {
+        let order = [Trust::Estimate, Trust::Partial, Trust::Exact];
+        let rank_of = |slot: &Arc<KvSlot>| {
+            let source = slot.get().source;
+            order.iter().position(|trust| trust.label() == source).unwrap_or(0)
+        };
+        order[ranks.map(rank_of).min().unwrap_or(0)].label()
+    }
+}
+
 /// Where one publisher's status is left.
 #[derive(Debug, Default)]
 pub struct KvSlot(Mutex<KvView>);
@@ -95,8 +107,8 @@ impl KvSlot {
 /// What a replica's events and its requests tell each other, without a lock.
 #[derive(Debug, Default)]
 pub(super) struct KvSignals {
-    /// Its process began anew; whoever follows its events has to as well.
-    restarted: AtomicBool,
+    /// How often its process began anew, or its events were found wrong: each time, who follows them has to begin anew.
+    restarts: AtomicU32,
     /// Something is missing that a report could bring.
     wants: AtomicBool,
     /// Is its engine one that gives reports, and may it be asked?
@@ -104,7 +116,6 @@ pub(super) struct KvSignals {
     asked: AtomicU32,
     /// Answers in a row that found less than events said.
     surprises: AtomicU32,
-    trust: AtomicU8,
 }
 
 /// Answers in a row that find less than predicted, until what events said is doubted. A cache that is much too small
@@ -137,15 +148,7 @@ impl KvSignals {
     }
 
     pub(super) fn restarted(&self) {
-        self.restarted.store(true, Ordering::Relaxed);
-    }
-
-    pub(super) fn trust(&self) -> Trust {
-        match self.trust.load(Ordering::Relaxed) {
-            0 => Trust::Estimate,
-            1 => Trust::Partial,
-            _ => Trust::Exact,
-        }
+        self.restarts.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -189,7 +192,8 @@ impl Ranks {
     }
 
     fn leave(&mut self, slot: Holder) -> Vec<Holder> {
-        let gone: Vec<(Holder, u32)> = self.of.range((slot, 0)..=(slot, u32::MAX)).map(|(key, _)| *key).collect();
+        let gone: Vec<(Holder, u32)> =
+            self.of.range((slot, 0)..=(slot, u32::MAX)).map(|(key, _)| *key).collect();
         let numbers: Vec<Holder> = gone.iter().filter_map(|key| self.of.remove(key)).collect();
         self.free.extend_from_slice(&numbers);
         numbers
@@ -293,11 +297,6 @@ impl Router {
 
     /// How far that engine's events are to be believed from now on.
     pub fn kv_trust(&self, id: ReplicaId, rank: u32, trust: Trust) {
-        let Some(endpoint) = self.slots.load().get(id) else { return };
-        let before = endpoint.kv.trust.swap(trust as u8, Ordering::Relaxed);
-        if before == trust as u8 {
-            return;
-        }
         if let Some(holder) = self.kv_holder(id, rank) {
             let mut index = self.exact.write();
             index.follow(holder, trust != Trust::Estimate);
@@ -316,9 +315,9 @@ impl Router {
         wanted && endpoint.kv.able.load(Ordering::Relaxed)
     }
 
-    /// Has something else shown that the engine began anew? Asked once for each time.
-    pub fn kv_take_restart(&self, id: ReplicaId) -> bool {
-        self.slots.load().get(id).is_some_and(|e| e.kv.restarted.swap(false, Ordering::Relaxed))
+    /// How often something else has shown that following its events has to begin anew.
+    pub fn kv_restarts(&self, id: ReplicaId) -> u32 {
+        self.slots.load().get(id).map_or(0, |e| e.kv.restarts.load(Ordering::Relaxed))
     }
 
     /// Does the replica serve?

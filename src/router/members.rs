@@ -182,7 +182,15 @@ impl Router {
         let mut slots = (**self.slots.load()).clone();
         slots.put(endpoint);
         self.slots.store(Arc::new(slots));
-        let known = Known { id, capacity: spec.kv_tokens, models: None, blocks: None, page: None, kv: BTreeMap::new(), member };
+        let known = Known {
+            id,
+            capacity: spec.kv_tokens,
+            models: None,
+            blocks: None,
+            page: None,
+            kv: BTreeMap::new(),
+            member,
+        };
         members.by_id.insert((id.slot, id.life), known);
         drop(members);
         self.refresh_models();
@@ -261,7 +269,9 @@ impl Router {
             if let Some(hits) = page.cache_hits {
                 endpoint.cached.hits(hits);
             }
-            endpoint.kv.set_able(page.reports && known.member.spec.events.as_ref().is_some_and(|e| e.reports));
+            endpoint
+                .kv
+                .set_able(page.reports && known.member.spec.events.as_ref().is_some_and(|e| e.reports));
             if page.restarted {
                 endpoint.kv.restarted();
             }
@@ -362,7 +372,7 @@ impl Router {
                 } else {
                     self.exact_blocks(known.id.slot)
                 },
-                source: endpoint(known.id).map_or("estimate", |e| e.kv.trust().label()),
+                source: KvView::source_of(known.kv.values()),
                 cached_tokens: endpoint(known.id).map(|e| e.cached.totals()).unwrap_or_default(),
                 events: known.kv.values().map(|slot| slot.get()).collect(),
                 queued_prefill_s: r.ledger.wait(now),
@@ -435,8 +445,7 @@ impl Router {
         }
         drop(known);
         let names = union.keys().cloned().collect();
-        let parents =
-            union.values().filter_map(|m| Some((m.id.clone(), m.parent.clone()?))).collect();
+        let parents = union.values().filter_map(|m| Some((m.id.clone(), m.parent.clone()?))).collect();
         self.models.store(Arc::new(ModelList { names, parents, page: page_of(&union) }));
     }
 }

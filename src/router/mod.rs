@@ -21,8 +21,8 @@ pub use crate::tokenize::Kind;
 pub use ask::{Ask, Refusal};
 pub use cached::{CachedTokens, Found};
 pub use endpoint::{Endpoint, Member};
-pub use kv::{KvSlot, KvView, Trust};
 pub use explain::{CandidateView, Explanation, PriceView};
+pub use kv::{KvSlot, KvView, Trust};
 pub use members::{ModelInfo, Page, ReplicaView};
 pub use reservation::Reservation;
 pub use tokens::{Inexact, TokenPrompt, Tokens, TokensError};
@@ -35,8 +35,8 @@ use crate::core::{Arrival, Fleet, Placed, ReplicaId, Request, RequestId, Seen, S
 use arc_swap::ArcSwap;
 use endpoint::Slots;
 use names::Names;
-use reservation::Where;
 use parking_lot::{Mutex, RwLock};
+use reservation::Where;
 use responses::Responses;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -110,7 +110,8 @@ impl Router {
             max_holders: MAX_REPLICAS,
             ..IndexConfig::default()
         };
-        let exact = IndexConfig { max_holders: MAX_REPLICAS + kv::MAX_RANKS, exact_removal: true, ..index.clone() };
+        let exact =
+            IndexConfig { max_holders: MAX_REPLICAS + kv::MAX_RANKS, exact_removal: true, ..index.clone() };
         Arc::new(Router {
             started: Instant::now(),
             fleet: Mutex::new(Fleet::new(settings)),

@@ -97,7 +97,14 @@ impl Prompt {
 
     /// The tokens of this prompt with `answer` behind it, in whole tokens.
     pub fn ids_with(&self, answer: &str) -> Vec<u32> {
-        self.bytes.iter().chain(answer.as_bytes()).copied().collect::<Vec<u8>>().chunks(TOKEN).map(id).collect()
+        self.bytes
+            .iter()
+            .chain(answer.as_bytes())
+            .copied()
+            .collect::<Vec<u8>>()
+            .chunks(TOKEN)
+            .map(id)
+            .collect()
     }
 
     /// Hashes of the full blocks of this prompt with `answer` behind it. `root` keeps apart what must not be shared.

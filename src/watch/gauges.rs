@@ -86,7 +86,8 @@ impl Gauges {
             m.actual_cached.add(now.actual.saturating_sub(before.actual));
         }
         let lags = view.events.iter().filter_map(|e| e.lag_s);
-        m.event_lag.set_known(lags.fold(None, |most: Option<f64>, lag| Some(most.map_or(lag, |m| m.max(lag)))));
+        m.event_lag
+            .set_known(lags.fold(None, |most: Option<f64>, lag| Some(most.map_or(lag, |m| m.max(lag)))));
         m.events.add(now.events.saturating_sub(before.events));
         m.event_gaps.add(now.gaps.saturating_sub(before.gaps));
         m.events_skipped.add(now.skipped.saturating_sub(before.skipped));

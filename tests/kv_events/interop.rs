@@ -41,7 +41,10 @@ async fn our_subscriber_hears_another_publisher() {
             break frames;
         }
     };
-    assert_eq!((&frames[0][..], &frames[1][..], frames[2].len()), (&b"kv@a"[..], &5u64.to_be_bytes()[..], 100_000));
+    assert_eq!(
+        (&frames[0][..], &frames[1][..], frames[2].len()),
+        (&b"kv@a"[..], &5u64.to_be_bytes()[..], 100_000)
+    );
 }
 
 #[tokio::test]

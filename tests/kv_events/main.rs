@@ -67,7 +67,9 @@ async fn case_16_an_engine_that_restarts_in_place_has_nothing_left() {
     drop(first);
     let mut second = None;
     for _ in 0..200 {
-        second = Mock::start(MockConfig { listen: addr, kv_events: Some(again.clone()), ..config.clone() }).await.ok();
+        second = Mock::start(MockConfig { listen: addr, kv_events: Some(again.clone()), ..config.clone() })
+            .await
+            .ok();
         if second.is_some() {
             break;
         }
@@ -105,7 +107,19 @@ async fn case_18_lost_late_repeated_foreign_cut_and_strange_messages_are_made_up
         ("wrong topic", KvFaults { wrong_topic: 0.3, ..KvFaults::default() }),
         ("strange", KvFaults { strange: 0.3, ..KvFaults::default() }),
         ("delay", KvFaults { delay: 0.05, ..KvFaults::default() }),
-        ("all", KvFaults { loss: 0.1, duplicate: 0.1, reorder: 0.1, truncate: 0.1, wrong_topic: 0.1, strange: 0.1, delay: 0.01, silent: false }),
+        (
+            "all",
+            KvFaults {
+                loss: 0.1,
+                duplicate: 0.1,
+                reorder: 0.1,
+                truncate: 0.1,
+                wrong_topic: 0.1,
+                strange: 0.1,
+                delay: 0.01,
+                silent: false,
+            },
+        ),
     ];
     for (what, kv) in all {
         let mock = Mock::start(small(1024)).await.unwrap();
@@ -145,11 +159,16 @@ async fn case_19_what_the_replay_no_longer_has_is_reported_again_or_found_by_ans
     let events = KvEvents { kept: 3, ..KvEvents::default() };
     let mock = Mock::start(MockConfig { kv_events: Some(events), ..small(1 << 16) }).await.unwrap();
     let system = "A system prompt that everybody shares, told before the router came. ".repeat(10);
-    let turn = |n: usize| format!("{system}{}", format!("And this is what conversation {n} is about. ").repeat(6));
+    let turn =
+        |n: usize| format!("{system}{}", format!("And this is what conversation {n} is about. ").repeat(6));
     load(&mock, &(0..6).map(turn).collect::<Vec<_>>()).await;
     let rig = Rig::new(vec![spec(&mock)]);
     rig.source(0, "events_partial").await;
-    assert!(rig.loud.degradations().iter().any(|d| d.what == "events_partial"), "{:?}", rig.loud.degradations());
+    assert!(
+        rig.loud.degradations().iter().any(|d| d.what == "events_partial"),
+        "{:?}",
+        rig.loud.degradations()
+    );
     let replica = rig.view(0).replica;
     let old = Prompt::plain(&turn(1));
     assert_eq!(rig.believed(replica, &old, None), 0, "nobody told of it");

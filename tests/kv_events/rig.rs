@@ -28,7 +28,8 @@ pub(crate) struct Rig {
 
 /// A replica that publishes; its cache is small, so that there is something to remove.
 pub(crate) fn small(kv_tokens: u64) -> MockConfig {
-    let mut config = MockConfig { kv_events: Some(KvEvents::default()), mean_output: 24, ..MockConfig::default() };
+    let mut config =
+        MockConfig { kv_events: Some(KvEvents::default()), mean_output: 24, ..MockConfig::default() };
     config.profile.kv_tokens = kv_tokens;
     config.profile.t0 = 0.0005;
     config
@@ -36,7 +37,8 @@ pub(crate) fn small(kv_tokens: u64) -> MockConfig {
 
 pub(crate) fn spec(mock: &Mock) -> ReplicaSpec {
     let (events, replay) = mock.kv_endpoints().unwrap();
-    let events = EventsSpec { replay: Some(format!("tcp://{replay}")), ..EventsSpec::at(format!("tcp://{events}")) };
+    let events =
+        EventsSpec { replay: Some(format!("tcp://{replay}")), ..EventsSpec::at(format!("tcp://{events}")) };
     ReplicaSpec { events: Some(events), ..ReplicaSpec::new(mock.url()) }
 }
 
@@ -78,7 +80,8 @@ impl Rig {
             let replica = self.view(at).replica;
             last = prompts.iter().find_map(|text| {
                 let prompt = Prompt::plain(text);
-                let (has, believed) = (mock.cached(&prompt, "mock", None), self.believed(replica, &prompt, None));
+                let (has, believed) =
+                    (mock.cached(&prompt, "mock", None), self.believed(replica, &prompt, None));
                 (has != believed).then_some((has, believed))
             });
             last.is_none()
@@ -87,7 +90,9 @@ impl Rig {
     }
 
     pub(crate) async fn source(&self, at: usize, source: &str) {
-        let there = until(Duration::from_secs(20), || self.router.replicas().get(at).is_some_and(|v| v.source == source));
+        let there = until(Duration::from_secs(20), || {
+            self.router.replicas().get(at).is_some_and(|v| v.source == source)
+        });
         assert!(there.await, "{:?}", self.view(at));
     }
 
@@ -100,7 +105,8 @@ impl Rig {
             &Root { model: "mock", lora: None, cache_salt: None },
         );
         chain.extend(&ids);
-        let mut ask = homing::router::Ask { choices: 1, generates: true, streams: true, ..Default::default() };
+        let mut ask =
+            homing::router::Ask { choices: 1, generates: true, streams: true, ..Default::default() };
         ask.tokens = Some(homing::router::TokenPrompt {
             head: chain.head().0,
             tokens: u32::try_from(ids.len()).unwrap(),

@@ -26,7 +26,16 @@ pub(super) struct Member {
 
 impl Default for Member {
     fn default() -> Self {
-        Member { joined: false, capacity: None, newest: NIL, oldest: NIL, held: 0, tails: 0, exact: false, unanswered: 0 }
+        Member {
+            joined: false,
+            capacity: None,
+            newest: NIL,
+            oldest: NIL,
+            held: 0,
+            tails: 0,
+            exact: false,
+            unanswered: 0,
+        }
     }
 }
 

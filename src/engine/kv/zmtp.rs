@@ -110,12 +110,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         wire.stream.write_all(&[4, ready.len() as u8]).await?;
         wire.stream.write_all(&ready).await?;
         match wire.recv().await? {
-            Received::Command(command, body) if command == "READY" => {
-                match property(&body, b"socket-type") {
-                    Some(peer) if me.suits(peer) => Ok(wire),
-                    _ => Err(WireError::Protocol("the other end is a ZeroMQ socket of another kind")),
-                }
-            }
+            Received::Command(command, body) if command == "READY" => match property(&body, b"socket-type") {
+                Some(peer) if me.suits(peer) => Ok(wire),
+                _ => Err(WireError::Protocol("the other end is a ZeroMQ socket of another kind")),
+            },
             Received::Command(..) => Err(WireError::Protocol("the other end refused the handshake")),
             Received::Message(_) => Err(WireError::Protocol("a message before the handshake's end")),
         }
@@ -253,7 +251,11 @@ fn property<'a>(mut body: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
 mod tests {
     use super::*;
 
-    async fn pair(a: Kind, b: Kind) -> (Result<Wire<tokio::io::DuplexStream>, WireError>, Result<Wire<tokio::io::DuplexStream>, WireError>) {
+    async fn pair(
+        a: Kind,
+        b: Kind,
+    ) -> (Result<Wire<tokio::io::DuplexStream>, WireError>, Result<Wire<tokio::io::DuplexStream>, WireError>)
+    {
         let (x, y) = tokio::io::duplex(1 << 16);
         tokio::join!(Wire::open(x, a), Wire::open(y, b))
     }

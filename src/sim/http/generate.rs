@@ -115,7 +115,8 @@ fn begin(state: &Arc<State>, ask: Ask) -> Result<(Answer, Ticket), Failure> {
         let adapter = config.adapters.iter().any(|a| a.name == model).then_some(&*model);
         publisher.contents(&chain, &ask.prompt.ids_with(&texts[0]), adapter, ask.salt.as_deref());
         if ask.report {
-            let found = state.station.with(|_, engine| engine.holds(&chain)) / config.profile.block_tokens.max(1);
+            let found =
+                state.station.with(|_, engine| engine.holds(&chain)) / config.profile.block_tokens.max(1);
             publisher.report(&chain[..(found as usize).min(chain.len())]);
         }
     }

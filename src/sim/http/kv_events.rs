@@ -45,7 +45,14 @@ pub struct KvEvents {
 impl Default for KvEvents {
     fn default() -> Self {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        KvEvents { listen: any, replay: any, topic: "kv@mock".into(), layout: Layout::Maps, rank: Some(0), kept: KEPT }
+        KvEvents {
+            listen: any,
+            replay: any,
+            topic: "kv@mock".into(),
+            layout: Layout::Maps,
+            rank: Some(0),
+            kept: KEPT,
+        }
     }
 }
 
@@ -207,7 +214,8 @@ impl Publisher {
     fn publish(&self, desk: &mut Desk, events: &[KvEvent]) {
         let seq = desk.next;
         desk.next += 1;
-        let payload = Bytes::from(encode(super::state::unix_now(), events, self.config.rank, self.config.layout));
+        let payload =
+            Bytes::from(encode(super::state::unix_now(), events, self.config.rank, self.config.layout));
         if desk.kept.len() >= self.config.kept.max(1) {
             desk.kept.pop_front();
         }
@@ -269,7 +277,8 @@ fn strange_batch(ts: f64) -> Bytes {
 }
 
 fn bind(at: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if at.is_ipv4() { tokio::net::TcpSocket::new_v4()? } else { tokio::net::TcpSocket::new_v6()? };
+    let socket =
+        if at.is_ipv4() { tokio::net::TcpSocket::new_v4()? } else { tokio::net::TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
     socket.bind(at)?;
     socket.listen(64)
@@ -341,7 +350,9 @@ async fn answer(publisher: &Publisher, stream: TcpStream) -> Result<(), WireErro
             match publisher.config.layout {
                 Layout::Maps => wire.send(&[b"", topic, &seq.to_be_bytes(), &payload]).await?,
                 // As vLLM did while its events were arrays.
-                Layout::Arrays | Layout::ByteHashes => wire.send(&[b"", &seq.to_be_bytes(), &payload]).await?,
+                Layout::Arrays | Layout::ByteHashes => {
+                    wire.send(&[b"", &seq.to_be_bytes(), &payload]).await?
+                }
             }
         }
         wire.send(&[b"", b"", &(-1i64).to_be_bytes(), b""]).await?;

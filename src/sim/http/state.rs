@@ -35,7 +35,12 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(config: MockConfig, station: Arc<Station>, publisher: Option<Arc<Publisher>>, control: watch::Sender<Control>) -> Self {
+    pub(super) fn new(
+        config: MockConfig,
+        station: Arc<Station>,
+        publisher: Option<Arc<Publisher>>,
+        control: watch::Sender<Control>,
+    ) -> Self {
         State {
             ready_at: Instant::now() + config.startup,
             config,

@@ -3,8 +3,8 @@
 //! One lock, one task that sleeps until the engine's next event. A request books its progress in a slot of its own that
 //! its response looks into: a slow client makes nothing grow, it finds a higher count when it looks next.
 
-use crate::core::Time;
 use super::kv_events::Publisher;
+use crate::core::Time;
 use crate::sim::engine::{Counters, Engine, Event, EventKind, Fault, Job, Reason};
 use parking_lot::Mutex;
 use std::collections::HashMap;

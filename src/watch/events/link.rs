@@ -45,7 +45,8 @@ pub(super) async fn accept(listener: &TcpListener) -> Result<Wire<TcpStream>, Tr
 async fn shake(stream: TcpStream, kind: Kind) -> Result<Wire<TcpStream>, Trouble> {
     stream.set_nodelay(true)?;
     // A replica whose machine has vanished sends no reset; the system asks after it.
-    let alive = socket2::TcpKeepalive::new().with_time(Duration::from_secs(10)).with_interval(Duration::from_secs(5));
+    let alive =
+        socket2::TcpKeepalive::new().with_time(Duration::from_secs(10)).with_interval(Duration::from_secs(5));
     socket2::SockRef::from(&stream).set_tcp_keepalive(&alive)?;
     Ok(Wire::open(stream, kind).await?)
 }

@@ -79,7 +79,8 @@ fn sources(
     max_blocks: usize,
 ) -> Vec<Source> {
     let at = |text: &str| {
-        let text = text.replace("{host}", &bracketed(&endpoint.host)).replace("{port}", &endpoint.port.to_string());
+        let text =
+            text.replace("{host}", &bracketed(&endpoint.host)).replace("{port}", &endpoint.port.to_string());
         text.parse::<KvEndpoint>()
     };
     let (first, replay) = match (at(&spec.endpoint), spec.replay.as_deref().map(at).transpose()) {
@@ -107,11 +108,8 @@ fn sources(
             max_blocks,
             max_orphan_tokens: ORPHAN_TOKENS,
         });
-        let name = if spec.ranks > 1 {
-            format!("{}#{rank}", endpoint.name)
-        } else {
-            endpoint.name.to_string()
-        };
+        let name =
+            if spec.ranks > 1 { format!("{}#{rank}", endpoint.name) } else { endpoint.name.to_string() };
         let status = Status::new(slot, loud, &name);
         found.push(Source::new(endpoint.id, rank, at, router.clone(), follower, status));
     }

@@ -28,7 +28,8 @@ impl Replay {
     /// The next batch; `None` after the last one.
     pub(super) async fn next(&mut self) -> Result<Option<(u64, Bytes)>, Trouble> {
         loop {
-            let received = timeout(PATIENCE, self.0.recv()).await.map_err(|_| Trouble::Silent(PATIENCE))??;
+            let received =
+                timeout(PATIENCE, self.0.recv()).await.map_err(|_| Trouble::Silent(PATIENCE))??;
             if let Received::Message(frames) = received {
                 return match answer(&frames) {
                     Some(answer) => Ok(answer),
@@ -41,7 +42,8 @@ impl Replay {
 
 /// Reads an answer: a batch, or (inner `None`) the end. `None`: neither.
 fn answer(frames: &Message) -> Option<Option<(u64, Bytes)>> {
-    let frames = if frames.first().is_some_and(|first| first.is_empty()) { &frames[1..] } else { &frames[..] };
+    let frames =
+        if frames.first().is_some_and(|first| first.is_empty()) { &frames[1..] } else { &frames[..] };
     let (seq, payload) = match frames {
         [] => return Some(None),
         [only] if only.is_empty() => return Some(None),
@@ -67,7 +69,9 @@ mod tests {
         assert_eq!(of(&[b"", &seq, b"x"]), batch);
         assert_eq!(of(&[b"", b"kv@a", &seq, b"x"]), batch);
         assert_eq!(of(&[b"", b"", &seq, b"x"]), batch, "an empty topic");
-        for last in [&[&b""[..], &end, b""][..], &[b"", b"", &end, b""], &[b"", &seq, b""], &[b""], &[b"", b""]] {
+        for last in
+            [&[&b""[..], &end, b""][..], &[b"", b"", &end, b""], &[b"", &seq, b""], &[b""], &[b"", b""]]
+        {
             assert_eq!(of(last), Some(None), "{last:?}");
         }
         assert_eq!(of(&[b"", b"short", b"x"]), None);

@@ -61,6 +61,10 @@ pub(super) struct Source {
     lost_at: u64,
     /// Fell silent: the estimate serves until something is heard.
     silent: bool,
+    /// Has the estimate been at work since events were last followed?
+    estimated: bool,
+    /// Times that others have seen it begin anew.
+    restarts: u32,
 }
 
 impl Source {
@@ -84,6 +88,8 @@ impl Source {
             partial: false,
             lost_at: 0,
             silent: false,
+            estimated: false,
+            restarts: 0,
         }
     }
 
@@ -96,9 +102,10 @@ impl Source {
                 Ok(never) => match never {},
                 Err(trouble) => trouble,
             };
-            self.trust(Trust::Estimate);
             let ready = self.router.is_ready(self.id);
-            self.status.lost(&trouble, &self.at.endpoint, ready);
+            if self.status.lost(&trouble, &self.at.endpoint, ready) {
+                self.estimate();
+            }
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST);
         }
@@ -112,6 +119,10 @@ impl Source {
     ) -> Result<std::convert::Infallible, Trouble> {
         let mut wire = self.connect(listener).await?;
         wire.subscribe(self.at.topic.as_bytes()).await?;
+        if std::mem::take(&mut self.estimated) {
+            // Estimates have been at work in the index: what they took out would never be heard of again.
+            self.order.forget();
+        }
         self.catch_up().await?;
         self.silent = false;
         self.settle_trust();
@@ -149,7 +160,8 @@ impl Source {
                     }
                 }
                 _ = tick.tick() => {
-                    if self.router.kv_take_restart(self.id) {
+                    let restarts = self.router.kv_restarts(self.id);
+                    if std::mem::replace(&mut self.restarts, restarts) != restarts {
                         self.begin_anew();
                         self.catch_up().await?;
                         self.settle_trust();
@@ -173,7 +185,7 @@ impl Source {
         } else if unanswered && !self.silent {
             self.silent = true;
             self.lose();
-            self.trust(Trust::Estimate);
+            self.estimate();
             self.status.silent();
         }
     }
@@ -216,8 +228,10 @@ impl Source {
                 self.after_gap(seq, batch).await;
             }
         }
-        if self.silent {
-            self.silent = false;
+        if std::mem::take(&mut self.silent) {
+            self.estimated = false;
+            self.order.forget();
+            self.catch_up().await?;
         }
         self.settle_trust();
         Ok(())
@@ -254,14 +268,12 @@ impl Source {
                 let (batch, whole) = self.decoded(&payload);
                 if std::mem::take(&mut first) {
                     match last {
-                        None if seq == 0 => {
-                            // Everything since the engine's start: that is all there is to know.
-                            self.changes.clear();
-                            self.follower.reset(&mut self.changes);
-                            self.flush().await;
-                            self.partial = false;
+                        // Everything since the engine's start: that is all there is to know.
+                        None if seq == 0 => self.know_nothing().await,
+                        None => {
+                            self.lose();
+                            self.follower.reset(&mut Vec::new());
                         }
-                        None => self.lose(),
                         Some(last) if seq == last.seq && batch.ts == last.ts => continue,
                         Some(last) if seq == last.seq => another_life = true,
                         // Its memory doesn't reach back so far.
@@ -289,8 +301,26 @@ impl Source {
                 self.begin_anew();
                 continue;
             }
+            if first {
+                // It hasn't announced anything yet, so it has nothing.
+                self.know_nothing().await;
+            }
             return Ok(more);
         }
+    }
+
+    /// What is told from here on is all there is.
+    async fn know_nothing(&mut self) {
+        self.changes.clear();
+        self.follower.reset(&mut self.changes);
+        self.flush().await;
+        self.partial = false;
+    }
+
+    /// Events are no use for now.
+    fn estimate(&mut self) {
+        self.estimated = true;
+        self.trust(Trust::Estimate);
     }
 
     /// Another life of the engine: what was known of its cache is gone.
@@ -379,8 +409,9 @@ impl Source {
     }
 
     fn trust(&mut self, trust: Trust) {
-        self.status.trust(trust);
-        self.router.kv_trust(self.id, self.rank, trust);
+        if self.status.trust(trust) {
+            self.router.kv_trust(self.id, self.rank, trust);
+        }
     }
 }
 
@@ -388,16 +419,14 @@ impl Source {
 fn slices(changes: &mut Vec<Change>) -> Vec<Vec<Change>> {
     let mut out: Vec<Vec<Change>> = Vec::new();
     let mut room = 0;
-    let mut push = |change: Change, blocks: usize| {
-        match out.last_mut() {
-            Some(slice) if blocks <= room => {
-                room -= blocks;
-                slice.push(change);
-            }
-            _ => {
-                room = SLICE.saturating_sub(blocks);
-                out.push(vec![change]);
-            }
+    let mut push = |change: Change, blocks: usize| match out.last_mut() {
+        Some(slice) if blocks <= room => {
+            room -= blocks;
+            slice.push(change);
+        }
+        _ => {
+            room = SLICE.saturating_sub(blocks);
+            out.push(vec![change]);
         }
     };
     for change in changes.drain(..) {

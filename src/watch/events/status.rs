@@ -53,15 +53,19 @@ impl Status {
     }
 
     /// The connection broke, or there is none. `ready`: does the replica serve?
-    pub(super) fn lost(&mut self, why: &Trouble, endpoint: &KvEndpoint, ready: bool) {
+    /// Tells whether it has been so for a while: then nothing that events said can be built on.
+    pub(super) fn lost(&mut self, why: &Trouble, endpoint: &KvEndpoint, ready: bool) -> bool {
         self.failures = self.failures.saturating_add(1);
         self.partial.clear();
         if ready && self.failures >= TOLD_AFTER {
             self.lost.raise(|| {
-                format!("no KV events from {endpoint} ({why}); what its cache holds is estimated until they come")
+                format!(
+                    "no KV events from {endpoint} ({why}); what its cache holds is estimated until they come"
+                )
             });
         }
         self.publish();
+        self.failures >= TOLD_AFTER
     }
 
     /// It publishes nothing though its cache must have changed.
@@ -79,7 +83,11 @@ impl Status {
             self.lost.clear();
         }
         if late {
-            let why = if replay { "the engine's replay doesn't reach back" } else { "no replay endpoint is configured" };
+            let why = if replay {
+                "the engine's replay doesn't reach back"
+            } else {
+                "no replay endpoint is configured"
+            };
             self.partial.raise(|| {
                 format!("blocks stored before the router listened are unknown ({why}); they are learned from answers")
             });
@@ -89,8 +97,13 @@ impl Status {
         self.publish();
     }
 
-    pub(super) fn trust(&mut self, trust: Trust) {
-        self.trust = trust;
+    /// Tells whether that is news.
+    pub(super) fn trust(&mut self, trust: Trust) -> bool {
+        let news = std::mem::replace(&mut self.trust, trust) != trust;
+        if news {
+            self.publish();
+        }
+        news
     }
 
     /// A batch of so many events, made at `ts`, was taken in.
