@@ -31,7 +31,7 @@ use crate::config::Config;
 use crate::core::cost::Weights;
 use crate::core::health::Rules;
 use crate::core::prefix::{IndexConfig, IndexStats, Matches, PrefixIndex};
-use crate::core::{Arrival, Fleet, Placed, ReplicaId, Request, RequestId, Seen, Settings, Time};
+use crate::core::{Arrival, Fleet, ReplicaId, Request, RequestId, Seen, Settings, Time};
 use arc_swap::ArcSwap;
 use endpoint::Slots;
 use names::Names;
