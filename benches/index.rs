@@ -4,6 +4,7 @@
 
 use divan::counter::ItemsCount;
 use divan::{Bencher, black_box};
+use homing::core::prefix::snapshot::{Header, Saved};
 use homing::core::prefix::{Blocks, IndexConfig, Matches, Part, PrefixIndex, Root};
 use homing::core::{Holder, RequestId, Time};
 
@@ -114,6 +115,33 @@ fn distinct_under_the_bound(bencher: Bencher<'_, '_>) {
         .counter(ItemsCount::new(32u32))
         .with_inputs(next)
         .bench_local_values(|(serial, chain)| index.insert(NOW, &chain, (serial % 16) as Holder));
+}
+
+/// The whole index as bytes: the part for which its lock is held.
+#[divan::bench(args = CASES)]
+fn snapshot(bencher: Bencher<'_, '_>, (holders, blocks): (u16, usize)) {
+    let (index, _) = fleet(holders, blocks, None);
+    let header = Header { seed: 1, block_bytes: 256, written: 0 };
+    let count = ItemsCount::new(index.stats().distinct_blocks);
+    bencher.counter(count).bench_local(|| index.snapshot(header, |h| Some(h.to_string()), &[]));
+}
+
+/// From bytes to an index.
+#[divan::bench(args = CASES)]
+fn restore(bencher: Bencher<'_, '_>, (holders, blocks): (u16, usize)) {
+    let (index, _) = fleet(holders, blocks, None);
+    let header = Header { seed: 1, block_bytes: 256, written: 0 };
+    let count = ItemsCount::new(index.stats().distinct_blocks);
+    let bytes = index.snapshot(header, |h| Some(h.to_string()), &[]).seal();
+    bencher.counter(count).bench_local(|| {
+        let mut index = PrefixIndex::new(IndexConfig::default());
+        let Ok(mut saved) = Saved::decode(&bytes) else { return index };
+        for h in 0..holders {
+            index.join(h, None);
+            saved.restore(&mut index, NOW, &h.to_string(), h);
+        }
+        index
+    });
 }
 
 /// From text to chain, 128k tokens' worth in parts of 4 KB.

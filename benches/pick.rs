@@ -68,9 +68,9 @@ fn cell(replicas: u16, tokens: u64) -> Cell {
         };
         let begun = Instant::now();
         index.matches(&chain, &mut matches);
-        room.clear();
-        room.extend((0..replicas).map(|h| index.room(h)));
-        let seen = Seen { matched: matches.as_slice(), room: &room, continues: matches.at_leaf() };
+        space.clear();
+        space.extend((0..replicas).map(|h| index.space(h)));
+        let seen = Seen { matched: matches.as_slice(), space: &space, continues: matches.at_leaf() };
         let priced = Instant::now();
         let arrival = fleet.arrive(now, &request, &seen);
         prices.push(priced.elapsed().as_nanos() as u64);

@@ -57,12 +57,13 @@ impl Scene {
         let draining = Arc::new(AtomicBool::new(false));
         let phase = draining.clone();
         let control = Control::start(Context {
-            config: Arc::new(config),
+            config: Arc::new(arc_swap::ArcSwap::from_pointee(config)),
             router: router.clone(),
             metrics: metrics.clone(),
             loud: loud.clone(),
             draining: Arc::new(move || phase.load(Ordering::Relaxed)),
             read_prompt: Arc::new(read),
+            reload: None,
         })
         .unwrap();
         Scene { router, metrics, loud, draining, control }
@@ -242,12 +243,13 @@ fn an_admin_port_open_to_strangers_is_refused() {
     let router = Router::new(&config, 1);
     let metrics = Arc::new(Metrics::new());
     let refused = Control::start(Context {
-        config: Arc::new(config),
+        config: Arc::new(arc_swap::ArcSwap::from_pointee(config)),
         router,
         loud: Loud::new(metrics.clone()),
         metrics,
         draining: Arc::new(|| false),
         read_prompt: Arc::new(read),
+        reload: None,
     });
     assert!(refused.unwrap_err().to_string().contains("loopback"));
 }

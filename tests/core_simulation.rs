@@ -131,8 +131,8 @@ impl World {
     fn try_place(&mut self, request: Request, chain: Vec<u64>) {
         let mut matches = Matches::new();
         self.index.matches(&chain, &mut matches);
-        let room: Vec<_> = (0..8).map(|h| self.index.room(h)).collect();
-        let seen = Seen { matched: matches.as_slice(), room: &room, continues: matches.at_leaf() };
+        let space: Vec<_> = (0..8).map(|h| self.index.space(h)).collect();
+        let seen = Seen { matched: matches.as_slice(), space: &space, continues: matches.at_leaf() };
         let decision = self.fleet.explain(self.now, &request, &seen);
         for c in &decision.candidates {
             assert!(sane(&c.price), "a price that isn't one: {:?}", c.price);
@@ -284,7 +284,7 @@ impl World {
                     self.index.set_capacity(id.slot, self.rng.bool().then(|| self.rng.u64(0..800)));
                 }
             }
-            97 => self.fleet.tick(self.index.reuse()),
+            97 => self.fleet.tick(self.now, self.index.reuse()),
             98 => {
                 // A waiting client leaves.
                 if let Some(&id) = self.waiting.keys().next() {

@@ -85,8 +85,8 @@ impl World {
         };
         let mut matches = Matches::new();
         self.index.matches(prompt.blocks(), &mut matches);
-        let room: Vec<_> = self.ids.iter().map(|r| self.index.room(r.slot)).collect();
-        let seen = Seen { matched: matches.as_slice(), room: &room, continues: matches.at_leaf() };
+        let space: Vec<_> = self.ids.iter().map(|r| self.index.space(r.slot)).collect();
+        let seen = Seen { matched: matches.as_slice(), space: &space, continues: matches.at_leaf() };
         let placed = match self.fleet.arrive(self.now, &request, &seen) {
             Arrival::Placed(p) => p,
             other => panic!("{other:?}"),

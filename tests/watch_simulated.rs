@@ -60,7 +60,8 @@ async fn a_simulated_server_through_its_life() {
     let _watch = Watch::start(&config, router.clone(), metrics.clone(), loud.clone()).unwrap();
     let reading = router.clone();
     let control = Control::start(Context {
-        config,
+        config: Arc::new(arc_swap::ArcSwap::new(config)),
+        reload: None,
         router: router.clone(),
         metrics,
         loud: loud.clone(),

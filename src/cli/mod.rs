@@ -10,7 +10,7 @@ mod replay;
 mod serve;
 mod tokens;
 
-pub use serve::{Running, ServeError};
+pub use serve::{Origin, Running, ServeError, Source};
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Where the configuration comes from.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(super) struct ServeArgs {
     /// Configuration file (YAML); see config/homing.yaml.
     #[arg(long, short, env = "HOMING_CONFIG", value_name = "FILE")]

@@ -9,14 +9,17 @@
 //! - `speed`: the named speed profiles; `tokenizer`: models whose token ids are known
 //! - `units`: `5s`, `64KiB`; `secret`: values that are never printed
 //! - `load`: text → tree → variables → typed → files of secrets
+//! - `reload`: what of a new configuration can hold at once; `snapshot`: what outlives the process
 //! - `keys`: unknown keys; `vars`: `${VAR}`; `validate`: what types can't say
 
 mod events;
 mod keys;
 mod load;
+mod reload;
 mod schema;
 mod secret;
 mod sections;
+mod snapshot;
 mod speed;
 mod tokenizer;
 mod units;
@@ -25,11 +28,13 @@ mod vars;
 
 pub use events::EventsSpec;
 pub use load::{ConfigError, Overrides, load, parse, parse_replicas, schema_json};
+pub use reload::{Adoption, adopt};
 pub use schema::{Config, EngineKind, ReplicaDefaults, ReplicaSpec};
 pub use secret::Secret;
 pub use sections::{
     AccessTarget, Drain, Health, Index, Limits, Log, LogFormat, Poll, Price, Queue, Retry, Timeouts,
 };
+pub use snapshot::Snapshot;
 pub use speed::{Profile, Speed};
 pub use tokenizer::{Tokenizer, TokenizerModel};
 pub use units::{Seconds, Size};

@@ -3,6 +3,7 @@
 use super::events::EventsSpec;
 use super::secret::Secret;
 use super::sections::{Drain, Health, Index, Limits, Log, Poll, Price, Queue, Retry, Timeouts};
+use super::snapshot::Snapshot;
 use super::speed::Speed;
 use super::tokenizer::Tokenizer;
 use schemars::JsonSchema;
@@ -57,6 +58,8 @@ pub struct Config {
     pub drain: Drain,
     /// The logs.
     pub log: Log,
+    /// What outlives the process.
+    pub snapshot: Snapshot,
     /// Threads that move bytes; null: as many as cores.
     pub workers: Option<usize>,
 }
@@ -84,6 +87,7 @@ impl Default for Config {
             poll: Poll::default(),
             drain: Drain::default(),
             log: Log::default(),
+            snapshot: Snapshot::default(),
             workers: None,
         }
     }

@@ -216,6 +216,7 @@ impl Config {
             ("health.timeout", self.health.timeout),
             ("poll.interval", self.poll.interval),
             ("poll.timeout", self.poll.timeout),
+            ("snapshot.every", self.snapshot.every),
         ];
         for (path, span) in positive {
             if span.get().is_zero() {

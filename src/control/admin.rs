@@ -2,7 +2,7 @@
 
 use super::probes::why_not;
 use super::reply::{Refused, not_found, wrong_method};
-use super::{Context, guard};
+use super::{Context, ReloadOutcome, guard, reload};
 use crate::openai::{Kind, Problem};
 use crate::router::{Explanation, ReplicaView};
 use axum::body::{Body, to_bytes};
@@ -23,6 +23,7 @@ pub(super) fn routes(context: Context) -> axum::Router {
         .route("/replicas", get(replicas))
         .route("/config", get(config))
         .route("/explain", post(explain))
+        .route("/reload", get(reload::last).post(reload::now))
         .route("/replicas/{id}/drain", post(drain))
         .route("/replicas/{id}/undrain", post(undrain))
         .fallback(not_found)
@@ -35,6 +36,8 @@ const ROUTES: &str = "\
 GET  /replicas               what is believed of each replica, the index, what is degraded
 POST /explain                where a request with this body would go, and why (?path=/v1/completions for other shapes)
 GET  /config                 the running configuration, secrets hidden
+POST /reload                 read the configuration anew; what can change does, what needs a restart is named
+GET  /reload                 the last reload that changed something or was refused
 POST /replicas/{id}/drain    no new requests to this replica (its id or name); those in flight go on
 POST /replicas/{id}/undrain  new requests again
 ";
@@ -50,6 +53,12 @@ async fn front(State(c): State<Context>) -> String {
         let of = if d.replica.is_empty() { "the router" } else { &d.replica };
         let _ = writeln!(page, "DEGRADED: {of}: {}: {}", d.what, d.detail);
     }
+    if let Some(last) = c.reload.as_ref().and_then(|r| r.last())
+        && last.outcome == ReloadOutcome::Refused
+    {
+        let why = last.reason.as_deref().unwrap_or_default();
+        let _ = writeln!(page, "RELOAD REFUSED (by {}): {why}", last.by);
+    }
     page.push('\n');
     page.push_str(ROUTES);
     page
@@ -61,6 +70,7 @@ async fn replicas(State(c): State<Context>) -> Json<Value> {
     Json(json!({
         "degraded": c.loud.degradations(),
         "not_ready": why_not(&c),
+        "reload": c.reload.as_ref().and_then(|r| r.last()),
         "in_flight": in_flight,
         "waiting": waiting,
         "models": &*c.router.model_names(),
@@ -77,7 +87,7 @@ async fn replicas(State(c): State<Context>) -> Json<Value> {
 }
 
 async fn config(State(c): State<Context>) -> Result<Json<Value>, Refused> {
-    match serde_json::to_value(&*c.config) {
+    match serde_json::to_value(&**c.config.load()) {
         Ok(value) => Ok(Json(value)),
         Err(error) => {
             tracing::error!(%error, "the configuration can't be shown");
@@ -103,7 +113,10 @@ async fn explain(
     body: Body,
 ) -> Result<Json<Explanation>, Refused> {
     let Query(shape) = shape.map_err(|_| Problem::bad_request("The query takes one `path`."))?;
-    let (limit, time) = (c.config.limits.body_bytes.as_usize(), c.config.limits.body_timeout.get());
+    let (limit, time) = {
+        let limits = &c.config.load().limits;
+        (limits.body_bytes.as_usize(), limits.body_timeout.get())
+    };
     let body = match timeout(time, to_bytes(body, limit)).await {
         Ok(Ok(body)) => body,
         Ok(Err(_)) => {

@@ -21,7 +21,8 @@ pub(super) async fn check(
     next: Next,
 ) -> Result<Response, Refused> {
     let headers = request.headers();
-    match &c.config.admin_token {
+    let token = c.config.load().admin_token.clone();
+    match token {
         Some(token) => {
             let shown = headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok()).and_then(bearer);
             if !shown.is_some_and(|t| token.matches(t)) {

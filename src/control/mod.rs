@@ -5,19 +5,24 @@
 //! yet another thread. Connections and bodies are bounded, as on the data port.
 //!
 //! - `probes`: `/livez`, `/readyz`, `/metrics`
-//! - `admin`: `/replicas`, `/explain`, `/config`, drain; `guard`: who may use it
+//! - `admin`: `/replicas`, `/explain`, `/config`, drain; `reload`: reading the configuration anew; `guard`: who may use it
 //! - `serve`: accepts connections; `reply`: errors in OpenAI's shape
 
 mod admin;
 mod guard;
 mod probes;
+mod reload;
 mod reply;
 mod serve;
 
+pub use reload::{Reload, ReloadOutcome, ReloadReport};
+
 use crate::config::Config;
+use crate::door::{self, Door};
 use crate::observe::{Loud, Metrics};
 use crate::openai::Problem;
 use crate::router::{Ask, Router};
+use arc_swap::ArcSwap;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -31,8 +36,8 @@ pub type ReadPrompt = dyn Fn(&str, &[u8]) -> Result<Ask, Problem> + Send + Sync;
 /// What the ports show and steer.
 #[derive(Clone)]
 pub struct Context {
-    /// The running configuration.
-    pub config: Arc<Config>,
+    /// The running configuration; a reload replaces it.
+    pub config: Arc<ArcSwap<Config>>,
     /// The fleet.
     pub router: Arc<Router>,
     /// The registry.
@@ -43,12 +48,14 @@ pub struct Context {
     pub draining: Arc<dyn Fn() -> bool + Send + Sync>,
     /// For `/explain`.
     pub read_prompt: Arc<ReadPrompt>,
+    /// For `/reload`, where there is something to read.
+    pub reload: Option<Arc<dyn Reload>>,
 }
 
 /// The two ports. They answer until this is dropped: `/livez` and `/metrics` are wanted to the very end of a drain.
 pub struct Control {
-    metrics: SocketAddr,
-    admin: Option<SocketAddr>,
+    metrics: Door,
+    admin: Option<Door>,
     /// The thread ends when this is dropped.
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -56,28 +63,64 @@ pub struct Control {
 
 impl fmt::Debug for Control {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Control({}, {:?})", self.metrics, self.admin)
+        write!(f, "Control({:?}, {:?})", self.metrics, self.admin)
     }
+}
+
+/// The doors of the two ports, bound: health and metrics, and admin where there is one.
+#[derive(Clone, Debug)]
+pub struct Doors {
+    /// Health and metrics.
+    pub metrics: Door,
+    /// Admin.
+    pub admin: Option<Door>,
+}
+
+impl Doors {
+    /// Binds the ports of the configuration.
+    ///
+    /// # Errors
+    /// A port can't be bound (the message says which), or the admin port would be open to strangers.
+    pub fn bind(config: &Config) -> io::Result<Self> {
+        let admin = match config.admin {
+            Some(at) => {
+                admin_may_be_at(config, at)?;
+                Some(Door::new(bind("admin", at)?, true)?)
+            }
+            None => None,
+        };
+        Ok(Doors { metrics: Door::new(bind("metrics", config.metrics)?, true)?, admin })
+    }
+}
+
+/// Without a token the admin port must be on loopback.
+///
+/// # Errors
+/// When it isn't.
+pub fn admin_may_be_at(config: &Config, at: SocketAddr) -> io::Result<()> {
+    if config.admin_token.is_some() || at.ip().is_loopback() {
+        return Ok(());
+    }
+    let why = format!("admin port {at}: without a token it must be on loopback");
+    Err(io::Error::new(io::ErrorKind::InvalidInput, why))
 }
 
 impl Control {
     /// Binds the ports of the configuration and answers on them.
     ///
     /// # Errors
-    /// A port can't be bound (the message says which), the admin port would be open to strangers, or the thread couldn't
-    /// be started.
+    /// See [`Doors::bind`]; or the thread couldn't be started.
     pub fn start(context: Context) -> io::Result<Self> {
-        let config = context.config.clone();
-        let (metrics, metrics_at) = bind("metrics", config.metrics)?;
-        let admin = match config.admin {
-            Some(at) if config.admin_token.is_none() && !at.ip().is_loopback() => {
-                let why = format!("admin port {at}: without a token it must be on loopback");
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-            }
-            Some(at) => Some(bind("admin", at)?),
-            None => None,
-        };
-        let admin_at = admin.as_ref().map(|(_, at)| *at);
+        let doors = Doors::bind(&context.config.load())?;
+        Self::on(context, doors)
+    }
+
+    /// Answers on doors that are there already.
+    ///
+    /// # Errors
+    /// The thread couldn't be started.
+    pub fn on(context: Context, doors: Doors) -> io::Result<Self> {
+        let (metrics, admin) = (doors.metrics.watch(), doors.admin.as_ref().map(Door::watch));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .thread_name("homing-explain")
@@ -89,7 +132,7 @@ impl Control {
                 let probes = serve::run(metrics, probes::routes(context.clone()));
                 let admin = async {
                     match admin {
-                        Some((listener, _)) => serve::run(listener, admin::routes(context)).await,
+                        Some(door) => serve::run(door, admin::routes(context)).await,
                         None => std::future::pending().await,
                     }
                 };
@@ -101,17 +144,21 @@ impl Control {
             });
             runtime.shutdown_background();
         })?;
-        Ok(Control { metrics: metrics_at, admin: admin_at, stop: Some(stop), thread: Some(thread) })
+        Ok(Control { metrics: doors.metrics, admin: doors.admin, stop: Some(stop), thread: Some(thread) })
     }
 
     /// Where health and metrics are.
+    ///
+    /// # Panics
+    /// When the port was handed to another process.
+    #[expect(clippy::expect_used, reason = "who hands it over doesn't ask")]
     pub fn metrics_addr(&self) -> SocketAddr {
-        self.metrics
+        self.metrics.local_addr().expect("the port is ours")
     }
 
     /// Where the admin port is, if there is one.
     pub fn admin_addr(&self) -> Option<SocketAddr> {
-        self.admin
+        self.admin.as_ref().and_then(|door| door.local_addr().ok())
     }
 }
 
@@ -125,10 +172,6 @@ impl Drop for Control {
     }
 }
 
-fn bind(what: &str, at: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
-    let named = |e: io::Error| io::Error::new(e.kind(), format!("{what} port {at}: {e}"));
-    let listener = TcpListener::bind(at).map_err(named)?;
-    listener.set_nonblocking(true)?;
-    let bound = listener.local_addr()?;
-    Ok((listener, bound))
+fn bind(what: &str, at: SocketAddr) -> io::Result<TcpListener> {
+    door::bind(at).map_err(|e| io::Error::new(e.kind(), format!("{what} port {at}: {e}")))
 }

@@ -1,5 +1,6 @@
 //! Accepts connections on a control port.
 
+use crate::door::{self, Watcher};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -16,13 +17,25 @@ const IDLE: Duration = Duration::from_secs(60);
 /// Pause after the system refused to accept (out of descriptors, usually).
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves `app` until it is dropped.
-pub(super) async fn run(listener: TcpListener, app: axum::Router) {
-    let listener = match tokio::net::TcpListener::from_std(listener) {
+/// Serves `app` on whatever the door says, until it is dropped.
+pub(super) async fn run(mut door: Watcher, app: axum::Router) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let listener = door.current();
+        tokio::select! {
+            () = door.changed() => {}
+            () = accept(listener.as_deref(), &places, &app) => return,
+        }
+    }
+}
+
+/// Lets in who comes; for ever, unless the socket can't be watched.
+async fn accept(listener: Option<&TcpListener>, places: &Arc<Semaphore>, app: &axum::Router) {
+    let Some(listener) = listener else { return std::future::pending().await };
+    let listener = match door::reacting(listener) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "a control port can't be watched"),
     };
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
     // The semaphore is never closed, so this goes on until it is dropped.
     while let Ok(place) = places.clone().acquire_owned().await {
         let socket = match listener.accept().await {

@@ -25,6 +25,8 @@ pub struct Here {
     pub cached: f64,
     /// Tokens that fit into its cache before something is pushed out; `None` = not known.
     pub room: Option<f64>,
+    /// Distinct tokens of prompts in flight there, which can't be pushed out; `None` = not known.
+    pub pinned: Option<f64>,
 }
 
 /// Weights of other people's waiting against one's own, and the pool's measure of regret.
@@ -42,7 +44,7 @@ pub struct Weights {
 
 impl Default for Weights {
     fn default() -> Self {
-        Weights { harm: 0.3, decode: 0.3, tie: 0.01, reuse: 0.0 }
+        Weights { harm: 0.1, decode: 0.3, tie: 0.01, reuse: 0.0 }
     }
 }
 
@@ -77,6 +79,9 @@ const REGRET_MAX: f64 = 48.0;
 /// An eviction costs its own miss and those of the evictions that the miss causes in turn: 4·p/(1−p) fits measured
 /// thrashing on traces with scarce caches.
 const REGRET_GAIN: f64 = 4.0;
+/// Share of its time at most that an engine is taken to spend on prompts. Beyond it a queue has formed, which the
+/// waiting term counts.
+const PREFILL_MOST: f64 = 0.75;
 /// Blocks beyond the capacity are swapped or recomputed about twice while a request decodes.
 const MEMORY_COST: f64 = 2.0;
 
@@ -91,46 +96,30 @@ pub fn prefill(shape: &Shape, scale: f64, load: &Load, here: &Here) -> f64 {
     shape.prefill(load.prompt - cached, cached) * scale
 }
 
-/// Logarithms of the pool's median scales, which those of the replicas are drawn to.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Medians {
-    /// Of prefills.
-    pub prefill: f64,
-    /// Of decode steps.
-    pub decode: f64,
-}
-
 /// The price of `load` on `replica`, which holds `here` for it.
-pub fn price(
-    now: Time,
-    shape: &Shape,
-    med: Medians,
-    w: &Weights,
-    replica: &Replica,
-    load: &Load,
-    here: &Here,
-) -> Price {
+pub fn price(now: Time, shape: &Shape, w: &Weights, replica: &Replica, load: &Load, here: &Here) -> Price {
     let ledger = &replica.ledger;
-    let slow = replica.prefill.log(now, med.prefill).exp();
-    let step_scale = replica.decode.log(now, med.decode).exp();
+    let (slow, step_scale) = (replica.pace.prefill, replica.pace.decode);
     let n = ledger.sequences(now);
     let context = ledger.context(now);
     let own = prefill(shape, slow, load, here);
     let step = shape.decode_step(n, context) * step_scale;
+    // Between two steps of mine the engine computes prompts of others, for the share of its time that it did lately.
+    let held_up = step / (1.0 - ledger.prefill_share().min(PREFILL_MOST));
     let slows = (shape.sequence + shape.context * load.prompt) * step_scale * load.choices;
 
     let mut price = Price {
         wait: ledger.wait(now),
         prefill: own,
         harm: w.harm * own * n,
-        decode: w.decode * load.output * (step + n * slows),
+        decode: w.decode * load.output * (held_up + n * slows),
         memory: 0.0,
         regret: 0.0,
         trouble: replica.trouble(now),
     };
     let fresh = load.prompt - here.cached.min(load.prompt) + load.output * load.choices;
     if let Some(capacity) = replica.facts.capacity.filter(|&c| c > 0) {
-        let over = (ledger.pinned(now) + fresh) / capacity as f64 - 1.0;
+        let over = (ledger.pinned(now, here.pinned) + fresh) / capacity as f64 - 1.0;
         if over > 0.0 {
             price.memory = over * load.output * step * MEMORY_COST;
         }
@@ -138,7 +127,8 @@ pub fn price(
     if let Some(room) = here.room
         && w.reuse > 0.0
     {
-        price.regret = regret_factor(w.reuse) * shape.token * slow * (fresh - room).max(0.0);
+        price.regret =
+            regret_factor(w.reuse) * shape.token * slow * (fresh + ledger.outputs() - room).clamp(0.0, fresh);
     }
     price
 }
@@ -186,12 +176,13 @@ mod tests {
 
     fn price_of(r: &Replica, here: &Here, w: &Weights) -> Price {
         let load = Load { prompt: 2000.0, output: 100.0, choices: 1.0 };
-        price(Time(0), &SHAPE, Medians::default(), w, r, &load, here)
+        price(Time(0), &SHAPE, w, r, &load, here)
     }
 
     #[test]
     fn by_hand_on_an_idle_replica() {
-        let p = price_of(&replica(None), &Here { cached: 1500.0, room: None }, &Weights::default());
+        let p =
+            price_of(&replica(None), &Here { cached: 1500.0, room: None, pinned: None }, &Weights::default());
         let own = 4.7e-5 * 500.0 + 2.1e-9 * (500.0 * 1500.0 + 500.0 * 500.0 / 2.0) + 0.014;
         assert!((p.prefill - own).abs() < 1e-12);
         assert!((p.decode - 0.3 * 100.0 * 0.014).abs() < 1e-12);
@@ -205,7 +196,7 @@ mod tests {
             r.ledger.book(Time(0), flight(i, 2000));
         }
         let p = price_of(&r, &Here::default(), &Weights::default());
-        assert!((p.harm - 0.3 * p.prefill * 3.0).abs() < 1e-12);
+        assert!((p.harm - 0.1 * p.prefill * 3.0).abs() < 1e-12);
         let step = 0.014 + 3.0 * 3e-5 + 6000.0 * 5.5e-8;
         let slows = 3e-5 + 5.5e-8 * 2000.0;
         assert!((p.decode - 0.3 * 100.0 * (step + 3.0 * slows)).abs() < 1e-12);
@@ -216,12 +207,12 @@ mod tests {
     #[test]
     fn regret_only_beyond_the_room_and_by_measured_reuse() {
         let w = Weights { reuse: 0.5, ..Weights::default() };
-        let with = |room| price_of(&replica(None), &Here { cached: 0.0, room }, &w).regret;
+        let with = |room| price_of(&replica(None), &Here { room, ..Here::default() }, &w).regret;
         assert_eq!(with(None), 0.0);
         assert_eq!(with(Some(5000.0)), 0.0);
         assert!((with(Some(100.0)) - 4.0 * 4.7e-5 * 2000.0).abs() < 1e-9);
         let none = Weights { reuse: 0.0, ..w };
-        assert_eq!(price_of(&replica(None), &Here { cached: 0.0, room: Some(0.0) }, &none).regret, 0.0);
+        assert_eq!(price_of(&replica(None), &Here { room: Some(0.0), ..Here::default() }, &none).regret, 0.0);
         assert_eq!(regret_factor(1.0), 48.0);
     }
 
@@ -242,7 +233,7 @@ mod tests {
 
     #[test]
     fn the_last_token_is_always_computed() {
-        let p = price_of(&replica(None), &Here { cached: 1e9, room: None }, &Weights::default());
+        let p = price_of(&replica(None), &Here { cached: 1e9, ..Here::default() }, &Weights::default());
         assert!(p.prefill > SHAPE.step);
     }
 }

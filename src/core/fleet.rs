@@ -5,13 +5,13 @@
 //! and another lives in its place.
 
 use super::admission::Queue;
-use super::cost::{Medians, Weights};
+use super::cost::Weights;
 use super::health::{Probe, Rules, State};
 use super::ids::{Holder, ModelId, ReplicaId, RequestId};
 use super::learn::{Fit, median};
 use super::ledger::Polled;
 use super::model::ModelStats;
-use super::replica::{Facts, Replica};
+use super::replica::{Facts, Medians, Replica};
 use super::speed::Shape;
 use super::time::Time;
 use std::collections::BTreeMap;
@@ -101,6 +101,8 @@ pub(super) struct Booked {
     pub(super) clean: bool,
     /// A decode step by the shape when its first token came.
     pub(super) step: f64,
+    /// What [`prefilled`](super::ledger::Ledger::prefilled) was then.
+    pub(super) prefilled: f64,
 }
 
 /// The fleet.
@@ -226,6 +228,7 @@ impl Fleet {
         r.ledger.first_token(now, id);
         r.health.succeeded();
         b.step = shape.decode_step(r.ledger.sequences(now), r.ledger.context(now));
+        b.prefilled = r.ledger.prefilled();
     }
 
     /// So many output tokens were seen so far.
@@ -289,9 +292,9 @@ impl Fleet {
     }
 
     /// Takes the medians anew and, given the index's measure, the share of evicted blocks asked for again.
-    pub fn tick(&mut self, reuse: f64) {
+    pub fn tick(&mut self, now: Time, reuse: f64) {
         self.settings.weights.reuse = reuse.clamp(0.0, 1.0);
-        self.take_medians();
+        self.take_medians(now);
     }
 
     /// Requests placed and not ended.
@@ -397,41 +400,59 @@ impl Fleet {
         {
             let tokens = outcome.output_tokens.unwrap_or(0);
             if b.choices == 1 && tokens >= LONG_ENOUGH {
-                let gap = now.since(first) / f64::from(tokens - 1);
+                // Prompts of others that were computed meanwhile held it up: that is no slowness of decoding, and taken
+                // for it would drive everybody away from where there is much to compute.
+                let whole = now.since(first);
+                let own = whole - (r.ledger.prefilled() - b.prefilled);
                 let step_now =
                     shape.decode_step(r.ledger.sequences(now) + 1.0, r.ledger.context(now) + b.prompt);
-                r.decode.observe(now, gap, (b.step + step_now) / 2.0, 1.0);
+                let share = own / whole.max(1e-9);
+                if share >= MOSTLY_OWN {
+                    r.decode.observe(now, own / f64::from(tokens - 1), (b.step + step_now) / 2.0, share);
+                }
             }
             if b.clean {
                 let prompt = outcome.prompt_tokens.map_or(b.prompt, f64::from);
                 let cached = outcome.cached_tokens.map_or(b.cached, f64::from).min(prompt - 1.0).max(0.0);
                 let ttft = first.since(b.placed);
-                let own = (ttft - b.disturbance * r.decode.log(now, medians.decode).exp()).max(0.3 * ttft);
+                let own = (ttft - b.disturbance * r.pace.decode).max(0.3 * ttft);
                 let expected = shape.prefill(prompt - cached, cached);
                 // Small prefills measure the network and the scheduler as much as the engine.
                 let weight = expected / (expected + SMALL);
-                let relative = (r.prefill.log(now, medians.prefill) - medians.prefill).exp();
+                let relative = r.pace.prefill / medians.prefill.exp();
                 r.prefill.observe(now, own, expected, weight);
                 self.fit.observe(own / relative, prompt - cached, cached, weight);
             }
+            self.repace(now, b.replica);
         }
         self.finishes += 1;
         if self.finishes.is_multiple_of(MEDIANS_EVERY) {
-            self.take_medians();
+            self.take_medians(now);
         }
     }
 
-    fn take_medians(&mut self) {
+    fn repace(&mut self, now: Time, id: ReplicaId) {
+        let medians = self.medians;
+        if let Some(r) = self.get_mut(id) {
+            r.repace(now, medians);
+        }
+    }
+
+    pub(super) fn take_medians(&mut self, now: Time) {
         let ups = || self.replicas.iter().flatten().filter(|r| !r.left);
         self.medians = Medians {
             prefill: median(ups().map(|r| &r.prefill), &mut self.scratch),
             decode: median(ups().map(|r| &r.decode), &mut self.scratch),
         };
+        let medians = self.medians;
+        self.replicas.iter_mut().flatten().for_each(|r| r.repace(now, medians));
     }
 }
 
 /// Seconds of prefill at which a sample counts half.
 const SMALL: f64 = 0.01;
+/// Share of a stream's time that must be left, less other prompts, for it to say something about a step.
+const MOSTLY_OWN: f64 = 0.5;
 /// Output tokens from which a stream's mean gap says something about a step.
 const LONG_ENOUGH: u32 = 8;
 /// Standard error under which measured TTFTs suffice and the engine's counters aren't needed.

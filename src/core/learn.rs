@@ -85,6 +85,23 @@ impl Scale {
         (self.var / self.weight + DRIFT * now.since(self.last)).sqrt()
     }
 
+    /// As numbers for a snapshot: means, variance, weight, and seconds since the last observation.
+    pub fn save(&self, now: Time) -> [f64; 5] {
+        [self.slow, self.fast, self.var, self.weight, now.since(self.last)]
+    }
+
+    /// From such numbers; `None` if they can't be any. The age is lost where it is greater than `now`.
+    pub fn restore(now: Time, from: &[f64]) -> Option<Self> {
+        let &[slow, fast, var, weight, age] = from else { return None };
+        let log = |x: f64| x.abs() <= CLIP.ln();
+        if !(log(slow) && log(fast) && var > 0.0 && var < 1e3 && (0.0..=1.0 / SLOW).contains(&weight)) {
+            return None;
+        }
+        // The clock began anew: how long ago it was is told by its uncertainty instead.
+        let var = var + if weight > 0.0 && age > 0.0 { (DRIFT * age.min(1e6)) * weight } else { 0.0 };
+        Some(Scale { slow, fast, var, weight, last: now })
+    }
+
     /// Raw logarithm of the scale and the weight of what it rests on (0 to 20 observations).
     pub fn raw(&self) -> (f64, f64) {
         (self.slow, self.weight)
@@ -113,6 +130,29 @@ impl Fit {
     /// The shape as known now.
     pub fn shape(&self) -> &Shape {
         &self.shape
+    }
+
+    /// The shape that it started from.
+    pub fn prior(&self) -> &Shape {
+        &self.prior
+    }
+
+    /// As numbers for a snapshot: the prior, which they only mean something with, and the sums.
+    pub fn save(&self) -> [f64; 7] {
+        [self.prior.launch, self.prior.token, self.ss, self.sw, self.ww, self.sy, self.wy]
+    }
+
+    /// From such numbers; `None` if they can't be any, or belong to another prior.
+    pub fn restore(prior: Shape, from: &[f64]) -> Option<Self> {
+        let &[launch, token, ss, sw, ww, sy, wy] = from else { return None };
+        let sums = [ss, sw, ww, sy, wy];
+        if launch != prior.launch || token != prior.token || sums.iter().any(|x| !x.is_finite() || *x < 0.0) {
+            return None;
+        }
+        let mut fit = Fit { prior, shape: prior, ss, sw, ww, sy, wy };
+        // The prior's weight depends on what is believed, so belief is found in steps.
+        (0..8).for_each(|_| fit.solve());
+        Some(fit)
     }
 
     /// Takes in one clean prefill: `seconds` (already divided by the replica's own scale) for `uncached` tokens behind
@@ -239,6 +279,25 @@ mod tests {
         assert!((got.token / truth.token - 1.0).abs() < 0.15, "{got:?}");
         // The launch is a small part of most prefills, so jitter hides it: the right size is what matters.
         assert!((0.4..2.5).contains(&(got.launch / truth.launch)), "{got:?}");
+    }
+
+    #[test]
+    fn what_was_learned_survives_a_snapshot_and_nonsense_does_not() {
+        let mut s = Scale::default();
+        let mut fit = Fit::new(Shape::DENSE_32B);
+        for i in 0..100 {
+            s.observe(Time::from_secs(i as f64), 2.0, 1.0, 1.0);
+            fit.observe(2.0 * (0.014 + 4.7e-5 * (10 * i) as f64), (10 * i) as f64, 0.0, 1.0);
+        }
+        let again = Scale::restore(Time(0), &s.save(Time::from_secs(99.0))).unwrap();
+        assert!((again.log(Time(0), 0.0) - s.log(Time::from_secs(99.0), 0.0)).abs() < 1e-9);
+        let same = Fit::restore(Shape::DENSE_32B, &fit.save()).unwrap();
+        assert!((same.shape().token / fit.shape().token - 1.0).abs() < 0.01, "{same:?} {fit:?}");
+        assert!(Fit::restore(Shape { token: 1.0, ..Shape::DENSE_32B }, &fit.save()).is_none());
+        assert!(Fit::restore(Shape::DENSE_32B, &[f64::NAN; 7]).is_none());
+        for bad in [&[][..], &[f64::NAN; 5], &[0.0, 0.0, 0.1, 1e9, 0.0], &[99.0, 0.0, 0.1, 1.0, 0.0]] {
+            assert!(Scale::restore(Time(0), bad).is_none(), "{bad:?}");
+        }
     }
 
     #[test]

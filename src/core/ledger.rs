@@ -45,6 +45,15 @@ pub struct Polled {
 
 /// Seconds that a metrics page is believed.
 const FRESH: f64 = 5.0;
+/// Seconds over which the share of time spent on prompts is taken: longer than one long prompt, shorter than a change
+/// of load.
+const LATELY: f64 = 60.0;
+/// Share of a cache in use from which a queue is taken to wait for its blocks.
+const CACHE_FULL: f64 = 0.9;
+/// Pages in a row that must show a batch at its largest, and a queue, before that is taken for the engine's limit.
+const STEADY_PAGES: u32 = 3;
+/// Context tokens of a stranger's request where there are none of our own to judge by.
+const STRANGER: f64 = 1000.0;
 /// A stream's prefill that should be done by now counts on with this share until it is.
 const LATE_SHARE: f64 = 0.3;
 
@@ -56,8 +65,14 @@ pub struct Ledger {
     sequences: u32,
     context: u64,
     output: u64,
+    produced: u64,
     prefilling: u32,
     pending: f64,
+    /// Seconds of prefill done here since the start.
+    prefilled: f64,
+    /// The same, fading over [`LATELY`].
+    recent: f64,
+    recent_at: Time,
     busy_until: Time,
     polled: Polled,
     polled_at: Option<Time>,
@@ -65,6 +80,9 @@ pub struct Ledger {
     foreign_before: u32,
     limit: Option<u32>,
     limit_at: Time,
+    /// Most sequences that a page showed running, and how many pages in a row showed just as many, and a queue.
+    most_running: u32,
+    steady_pages: u32,
 }
 
 impl Ledger {
@@ -86,18 +104,49 @@ impl Ledger {
     /// Context tokens resident: prompts in flight and what they produced, with strangers at the mean of our own.
     pub fn context(&self, now: Time) -> f64 {
         let own = self.context as f64;
-        let mean = if self.sequences > 0 { own / f64::from(self.sequences) } else { 1000.0 };
+        let mean = if self.sequences > 0 { own / f64::from(self.sequences) } else { STRANGER };
         own + mean * f64::from(self.foreign(now))
     }
 
-    /// Tokens that requests in flight will pin in the cache before they end.
-    pub fn pinned(&self, now: Time) -> f64 {
-        self.context(now) + self.output as f64
+    /// Output tokens of requests in flight: produced so far, and still expected.
+    pub fn outputs(&self) -> f64 {
+        (self.produced + self.output) as f64
+    }
+
+    /// Tokens that requests in flight will pin in the cache before they end. `prompts`: distinct tokens of their
+    /// prompts, if known; prompts that share a prefix pin it once.
+    pub fn pinned(&self, now: Time, prompts: Option<f64>) -> f64 {
+        let Some(prompts) = prompts else { return self.context(now) + self.output as f64 };
+        let own = prompts + self.outputs();
+        let mean = if self.sequences > 0 { own / f64::from(self.sequences) } else { STRANGER };
+        own + mean * f64::from(self.foreign(now))
     }
 
     /// Seconds of prefill queued ahead of a request that came now (`W`), decaying as they are worked off.
     pub fn wait(&self, now: Time) -> f64 {
         self.busy_until.since(now).max(LATE_SHARE * self.pending)
+    }
+
+    /// Seconds of prefill done here so far, as they were expected. What was done between two moments is what those who
+    /// decoded meanwhile were held up by.
+    pub fn prefilled(&self) -> f64 {
+        self.prefilled
+    }
+
+    /// Share of its time that this replica spent on prompts lately, 0 to 1.
+    pub fn prefill_share(&self) -> f64 {
+        (self.recent / LATELY).min(1.0)
+    }
+
+    /// Lets time pass for [`prefill_share`](Self::prefill_share); once a second is often enough.
+    pub fn fade(&mut self, now: Time) {
+        self.prefill_done(now, 0.0);
+    }
+
+    fn prefill_done(&mut self, now: Time, prefill: f64) {
+        self.prefilled += prefill;
+        self.recent = self.recent * (-now.since(self.recent_at) / LATELY).exp() + prefill;
+        self.recent_at = now;
     }
 
     /// Seconds by which the most overdue prefill is late.
@@ -144,6 +193,7 @@ impl Ledger {
         let Some(f) = self.flights.iter_mut().find(|f| f.id == id && f.prefilling) else { return };
         f.prefilling = false;
         let (streams, prefill) = (f.streams, f.prefill);
+        self.prefill_done(now, prefill);
         if streams {
             self.no_longer_pending(prefill);
             self.resettle(now);
@@ -156,6 +206,7 @@ impl Ledger {
         let more = produced.saturating_sub(f.produced);
         f.produced += more;
         self.context += u64::from(more);
+        self.produced += u64::from(more);
         // What it produced is pinned as context from now on, not as expectation.
         let expected = f.output.min(more);
         f.output -= expected;
@@ -171,6 +222,10 @@ impl Ledger {
             let own = u64::from(f.context) + u64::from(f.produced);
             self.context -= own;
             self.output -= u64::from(f.output);
+            self.produced -= u64::from(f.produced);
+            if f.prefilling {
+                self.prefill_done(now, f.prefill);
+            }
             if f.prefilling && f.streams {
                 self.no_longer_pending(f.prefill);
             }
@@ -198,10 +253,20 @@ impl Ledger {
         let foreign = shown.saturating_sub(self.sequences);
         self.foreign = foreign.min(self.foreign_before);
         self.foreign_before = foreign;
-        if let (Some(running), Some(waiting)) = (polled.running, polled.waiting)
-            && waiting > 0
-        {
-            // The engine's batch (or cache) is full at `running`. A second batch may wait there, no more.
+        self.learn_limit(now, &polled);
+    }
+
+    /// Does the page show an engine that can't take more? A queue alone doesn't: while it computes a prompt it lets
+    /// others wait that it will take next. A full cache does, and so does a batch that stays at one size, which it
+    /// never exceeded, page after page.
+    fn learn_limit(&mut self, now: Time, polled: &Polled) {
+        let (Some(running), Some(waiting)) = (polled.running, polled.waiting) else { return };
+        let steady = waiting > 0 && running > 0 && running == self.most_running;
+        self.steady_pages = if steady { self.steady_pages + 1 } else { 0 };
+        self.most_running = self.most_running.max(running);
+        let cache_full = waiting > 0 && polled.kv_usage.is_some_and(|used| used >= CACHE_FULL);
+        if cache_full || self.steady_pages >= STEADY_PAGES {
+            // A second batch may wait there, no more.
             let room = running.saturating_mul(2).max(16);
             self.limit = Some(self.limit(now).map_or(room, |l| l.max(room)));
             self.limit_at = now;
@@ -220,6 +285,7 @@ impl Ledger {
         let same = sequences == self.sequences
             && output == self.output
             && context == self.context
+            && gen_().map(|f| u64::from(f.produced)).sum::<u64>() == self.produced
             && late.len() == self.prefilling as usize
             && (pending - self.pending).abs() < 1e-6
             && calls == self.calls as usize;
@@ -360,10 +426,26 @@ mod tests {
     fn a_queue_inside_the_engine_teaches_the_cap() {
         let mut l = Ledger::default();
         assert_eq!(l.limit(at(0.0)), None);
-        l.poll(at(1.0), Polled { running: Some(100), waiting: Some(3), kv_usage: None });
-        assert_eq!(l.limit(at(1.0)), Some(200));
-        l.poll(at(2.0), Polled { running: Some(40), waiting: Some(3), kv_usage: None });
-        assert_eq!(l.limit(at(2.0)), Some(200));
+        let page =
+            |running, waiting, kv_usage| Polled { running: Some(running), waiting: Some(waiting), kv_usage };
+        for s in 1..5 {
+            l.poll(at(f64::from(s)), page(100, 3, None));
+        }
+        assert_eq!(l.limit(at(4.0)), Some(200));
         assert_eq!(l.limit(at(70.0)), None);
+        l.poll(at(71.0), page(40, 3, Some(0.97)));
+        assert_eq!(l.limit(at(71.0)), Some(80), "its cache is full");
+    }
+
+    #[test]
+    fn requests_that_wait_for_a_prefill_teach_no_cap() {
+        let mut l = Ledger::default();
+        for s in 0..60 {
+            // A long prompt is computed now and then, and some wait meanwhile; the batch goes up and down.
+            let (running, waiting) = (9 + s % 3, u32::from(s % 4 < 3));
+            let page = Polled { running: Some(running), waiting: Some(waiting), kv_usage: Some(0.3) };
+            l.poll(at(f64::from(s)), page);
+            assert_eq!(l.limit(at(f64::from(s))), None, "page {s}");
+        }
     }
 }

@@ -25,6 +25,20 @@ impl ModelStats {
         ModelStats { bytes, tokens: bytes * tokens_per_byte, rows: 0.0, output: FIRST_OUTPUT, outputs: 0.0 }
     }
 
+    /// As numbers for a snapshot.
+    pub fn save(&self) -> [f64; 5] {
+        [self.bytes, self.tokens, self.rows, self.output, self.outputs]
+    }
+
+    /// From such numbers; `None` if they can't be any.
+    pub fn restore(from: &[f64]) -> Option<Self> {
+        let &[bytes, tokens, rows, output, outputs] = from else { return None };
+        let counts = [rows, outputs].iter().all(|n| (0.0..=MEMORY).contains(n));
+        let ratio = bytes > 0.0 && bytes.is_finite() && (1e-4..=16.0).contains(&(tokens / bytes));
+        let good = counts && ratio && (0.0..1e9).contains(&output);
+        good.then_some(ModelStats { bytes, tokens, rows, output, outputs })
+    }
+
     /// Tokens a byte of prompt text, chat template included.
     pub fn tokens_per_byte(&self) -> f64 {
         self.tokens / self.bytes
@@ -76,5 +90,8 @@ mod tests {
         assert_eq!(m.expected_output(Some(8)), 8.0);
         m.saw_prompt(3, 30);
         assert!((m.tokens_per_byte() - 0.5).abs() < 0.01);
+        let again = ModelStats::restore(&m.save()).unwrap();
+        assert_eq!(again.tokens_per_byte(), m.tokens_per_byte());
+        assert!(ModelStats::restore(&[f64::NAN; 5]).is_none() && ModelStats::restore(&[1.0]).is_none());
     }
 }

@@ -7,6 +7,7 @@ use super::health::State;
 use super::ids::RequestId;
 use super::ledger::Flight;
 use super::model::ModelStats;
+use super::prefix::Space;
 use super::replica::Replica;
 use super::request::{Length, Request};
 use super::time::Time;
@@ -18,8 +19,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 pub struct Seen<'a> {
     /// Leading blocks of the prompt's chain that each replica holds.
     pub matched: &'a [u32],
-    /// Blocks that fit into each replica's cache before something is pushed out; `None` = not known.
-    pub room: &'a [Option<u64>],
+    /// How each replica's cache stands.
+    pub space: &'a [Space],
     /// The longest match ends where no known prompt goes on: this is a conversation's next turn, not a prefix that
     /// several share.
     pub continues: bool,
@@ -112,14 +113,16 @@ impl Fleet {
             let slot = usize::from(r.id.slot);
             let blocks = seen.matched.get(slot).copied().unwrap_or(0);
             let cached = (f64::from(blocks) * block).min(most).max(0.0);
-            let room = seen.room.get(slot).copied().flatten().map(|b| b as f64 * block);
+            let space = seen.space.get(slot).copied().unwrap_or_default();
+            let tokens = |blocks: u64| blocks as f64 * block;
             let excluded = self.excluded(now, r, req, load, share);
             let wanted = all || excluded.is_none_or(Excluded::soft);
             let price = match (wanted, req.generates) {
                 (false, _) => Price::default(),
                 (true, true) => {
-                    let here = Here { cached, room };
-                    cost::price(now, shape, self.medians, &self.settings.weights, r, load, &here)
+                    let here =
+                        Here { cached, room: space.room.map(tokens), pinned: space.pinned.map(tokens) };
+                    cost::price(now, shape, &self.settings.weights, r, load, &here)
                 }
                 (true, false) => cost::call_price(now, shape, r),
             };
@@ -247,13 +250,12 @@ impl Fleet {
             self.models.entry(model).or_insert_with(|| ModelStats::new(ratio));
         }
         let shape = *self.fit.shape();
-        let medians = self.medians;
         if let Some(r) = self.get_mut(c.replica) {
             if c.blocks == 0 {
                 r.last_cold = now;
             }
-            let scale = r.prefill.log(now, medians.prefill).exp();
-            let here = Here { cached: c.cached, room: None };
+            let scale = r.pace.prefill;
+            let here = Here { cached: c.cached, ..Here::default() };
             let prefill = if req.generates { cost::prefill(&shape, scale, load, &here) } else { 0.0 };
             let (n, context) = (r.ledger.sequences(now), r.ledger.context(now));
             let idle_step = shape.decode_step(n, context);
@@ -292,6 +294,7 @@ impl Fleet {
                 disturbance,
                 clean: clean && req.generates,
                 step: idle_step,
+                prefilled: 0.0,
             };
             self.booked.insert(req.id, booked);
         }

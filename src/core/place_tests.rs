@@ -27,7 +27,7 @@ fn cold(id: u64, tokens: u64) -> Request {
 }
 
 fn place(f: &mut Fleet, now: Time, req: &Request, matched: &[u32]) -> Placed {
-    match f.arrive(now, req, &Seen { matched, room: &[], continues: false }) {
+    match f.arrive(now, req, &Seen { matched, space: &[], continues: false }) {
         Arrival::Placed(p) => p,
         other => panic!("not placed: {other:?}"),
     }
@@ -175,7 +175,7 @@ fn a_request_of_thirty_minutes_keeps_its_accounting() {
     f.first_token(Time::from_secs(1.0), RequestId(1));
     for s in 0..1800 {
         f.progress(RequestId(1), s * 10);
-        f.tick(0.0);
+        f.tick(Time(0), 0.0);
     }
     assert_eq!(f.replicas().next().unwrap().ledger.in_flight(), 1);
     done(&mut f, Time::from_secs(1800.0), 1);
@@ -408,7 +408,7 @@ fn prefix_wins_until_waiting_there_costs_more() {
         i += 1;
         assert!(i < 100);
     }
-    let d = f.explain(Time(1), &cold(900, 8100), &Seen { matched: &warm, room: &[], continues: false });
+    let d = f.explain(Time(1), &cold(900, 8100), &Seen { matched: &warm, space: &[], continues: false });
     assert_eq!(d.candidates.len(), 2);
     assert!(d.candidates[0].price.prefill < d.candidates[1].price.prefill);
     assert!(d.candidates[0].cached > 7000.0);

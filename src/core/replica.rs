@@ -40,6 +40,8 @@ pub struct Replica {
     pub prefill: Scale,
     /// How much slower than the pool's shape its decode steps are.
     pub decode: Scale,
+    /// Both as factors, drawn to the pool's medians: what prices are made with.
+    pub pace: Pace,
     /// When it last was given a prompt of which it held nothing.
     pub last_cold: Time,
     /// Failures, decayed; see [`Replica::trouble`].
@@ -61,6 +63,31 @@ const FAILURES_MAX: f64 = 10.0;
 /// Seconds late under which a first token isn't overdue: scheduling, network, an estimate a little off.
 const GRACE: f64 = 0.5;
 
+/// Logarithms of the pool's median scales, which those of the replicas are drawn to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Medians {
+    /// Of prefills.
+    pub prefill: f64,
+    /// Of decode steps.
+    pub decode: f64,
+}
+
+/// How many times slower than the pool's shape a replica is. Kept, because a price is taken far more often than a speed
+/// changes.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Its prefills.
+    pub prefill: f64,
+    /// Its decode steps.
+    pub decode: f64,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Pace { prefill: 1.0, decode: 1.0 }
+    }
+}
+
 impl Replica {
     /// A replica that has just joined.
     pub fn new(id: ReplicaId, facts: Facts) -> Self {
@@ -73,11 +100,21 @@ impl Replica {
             ledger: Ledger::default(),
             prefill: Scale::default(),
             decode: Scale::default(),
+            pace: Pace::default(),
             last_cold: Time(0),
             failures: 0.0,
             failures_at: Time(0),
             paused_until: Time(0),
         }
+    }
+
+    /// Takes its pace anew; it moves with what was measured, and with time while nothing is.
+    pub fn repace(&mut self, now: Time, medians: Medians) {
+        self.pace = Pace {
+            prefill: self.prefill.log(now, medians.prefill).exp(),
+            decode: self.decode.log(now, medians.decode).exp(),
+        };
+        self.ledger.fade(now);
     }
 
     /// Does it serve `model`? True while its models aren't known.

@@ -3,7 +3,7 @@
 use crate::config::{ReplicaSpec, parse_replicas};
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Most bytes of it: a thousand replicas with a dozen headers each are less than half of this.
 const MAX_BYTES: u64 = 4 << 20;
@@ -38,6 +38,11 @@ pub(super) enum Look {
 impl ReplicaFile {
     pub(super) fn new(path: PathBuf) -> Self {
         ReplicaFile { path, seen: None, judged: None, age: 0 }
+    }
+
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Looks at it. `first` takes it as it stands: there is no list yet that could be spoilt by half a file.
@@ -90,7 +95,6 @@ impl ReplicaFile {
 mod tests {
     use super::*;
     use std::fs;
-    use std::path::Path;
 
     /// A directory that goes away.
     struct Dir(PathBuf);

@@ -47,9 +47,23 @@ impl Keeper {
         }
     }
 
-    /// Is the fleet as the sources want it?
-    pub(super) fn settled(&self) -> bool {
-        self.settled
+    /// Is there nothing to look at? No file, and the fleet is as the sources want it.
+    pub(super) fn idle(&self) -> bool {
+        self.settled && self.file.is_none()
+    }
+
+    /// Follows the sources of that configuration from now on.
+    pub(super) fn reconfigure(&mut self, config: &Config) {
+        self.defaults = config.replica_defaults.clone();
+        self.fixed.clone_from(&config.replicas);
+        let path = self.file.as_ref().map(ReplicaFile::path);
+        if path != config.replica_file.as_deref() {
+            self.file = config.replica_file.clone().map(ReplicaFile::new);
+            self.listed.clear();
+            self.unusable.clear();
+        }
+        self.begun = false;
+        self.look();
     }
 
     /// Looks at the sources, and brings the fleet nearer to what they say.
@@ -155,7 +169,7 @@ mod tests {
     fn the_configured_ones_join() {
         let (mut k, router, loud) = keeper(&["http://a:1", "http://b:1/x"]);
         k.look();
-        assert!(k.settled() && loud.degradations().is_empty());
+        assert!(k.settled && loud.degradations().is_empty());
         assert_eq!(names(&router), ["a:1", "b:1/x"]);
         k.look();
         assert_eq!(names(&router).len(), 2);

@@ -28,11 +28,14 @@ use std::time::Duration;
 /// modification lie on network file systems, and behind symbolic links that are swapped.
 pub const EVERY: Duration = Duration::from_secs(1);
 
+/// A new configuration, and whom to tell that it is followed.
+type Told = (Box<Config>, mpsc::Sender<()>);
+
 /// Keeps the router's fleet as the sources say. Dropping it ends that; the replicas stay.
 #[derive(Debug)]
 pub struct Discovery {
     /// The thread ends when this is dropped.
-    stop: Option<mpsc::Sender<()>>,
+    told: Option<mpsc::Sender<Told>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -45,23 +48,44 @@ impl Discovery {
     pub fn start(config: &Config, router: Arc<Router>, loud: &Loud, every: Duration) -> io::Result<Self> {
         let mut keeper = Keeper::new(config, router, loud);
         keeper.look();
-        if config.replica_file.is_none() && keeper.settled() {
-            return Ok(Discovery { stop: None, thread: None });
-        }
-        let (stop, stopped) = mpsc::channel();
+        let (told, hears) = mpsc::channel::<Told>();
         // A thread of its own: a network file system that hangs then hangs nothing else.
         let thread = std::thread::Builder::new().name("homing-discovery".into()).spawn(move || {
-            while stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
-                keeper.look();
+            loop {
+                // Without a file, and with everybody in, there is nothing to look at.
+                let news = if keeper.idle() {
+                    hears.recv().map_err(|_| RecvTimeoutError::Disconnected)
+                } else {
+                    hears.recv_timeout(every)
+                };
+                match news {
+                    Ok((config, done)) => {
+                        keeper.reconfigure(&config);
+                        // Who told may have stopped waiting.
+                        let _ = done.send(());
+                    }
+                    Err(RecvTimeoutError::Timeout) => keeper.look(),
+                    Err(RecvTimeoutError::Disconnected) => return,
+                }
             }
         })?;
-        Ok(Discovery { stop: Some(stop), thread: Some(thread) })
+        Ok(Discovery { told: Some(told), thread: Some(thread) })
+    }
+
+    /// Follows the sources of that configuration from now on. Who is in both stays, with all that is known of it. Waits
+    /// until it is done, but not for a file that can't be read for `patience`: it is done later then.
+    pub fn reconfigure(&self, config: &Config, patience: Duration) {
+        let Some(told) = &self.told else { return };
+        let (done, waits) = mpsc::channel();
+        if told.send((Box::new(config.clone()), done)).is_ok() {
+            let _ = waits.recv_timeout(patience);
+        }
     }
 }
 
 impl Drop for Discovery {
     fn drop(&mut self) {
-        drop(self.stop.take());
+        drop(self.told.take());
         if let Some(thread) = self.thread.take() {
             // It has nothing to hand back; a panic in it was reported when it happened.
             let _ = thread.join();

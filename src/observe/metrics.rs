@@ -185,6 +185,10 @@ metrics! {
     budget_exhausted: Counter = "homing_retry_budget_exhausted_total", &[], Counter::default,
         "Retries that the budget forbade.";
     degraded: Gauge = "homing_degraded", &["replica", "what"], Gauge::default, "1 while degraded.";
+    config_reloads: Counter = "homing_config_reloads_total", &["outcome"], Counter::default,
+        "Reloads of the configuration, by what came of them.";
+    snapshots: Counter = "homing_snapshots_total", &["outcome"], Counter::default,
+        "Snapshots of the index, by what came of them.";
     log_dropped: Counter = "homing_log_dropped_total", &[], Counter::default, "Access log lines not written.";
     token_usage: Histogram = "gen_ai_client_token_usage", &["gen_ai_request_model", "gen_ai_token_type"],
         || Histogram::new(TOKENS), "Tokens of a request.";
@@ -279,6 +283,16 @@ impl Metrics {
     /// Counts an attempt after the first one.
     pub fn retried(&self, reason: &'static str) {
         self.families.retries.get(&[reason]).inc();
+    }
+
+    /// Counts a reload of the configuration.
+    pub fn reloaded(&self, outcome: &'static str) {
+        self.families.config_reloads.get(&[outcome]).inc();
+    }
+
+    /// Counts a snapshot: `written`, `failed`, `restored` or `refused`.
+    pub fn snapshot(&self, outcome: &'static str) {
+        self.families.snapshots.get(&[outcome]).inc();
     }
 
     /// The handles of a replica.

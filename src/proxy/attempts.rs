@@ -55,7 +55,7 @@ pub(super) async fn run(
         let replica = reservation.replica();
         call.rank = reservation.rank();
         let (outcome, unsent, reason) = match call.attempt(&worker, &endpoint).await {
-            Ok(reply) => match verdict(&reply, repeat, shared.settings.max_retry_after.as_secs()) {
+            Ok(reply) => match verdict(&reply, repeat, shared.settings().max_retry_after.as_secs()) {
                 Verdict::Pass => return Ok((reply, Some(reservation))),
                 Verdict::Blameless => {
                     reservation.fail(Failure::Blameless);
@@ -69,15 +69,15 @@ pub(super) async fn run(
             Err(failed) => {
                 tracing::debug!(%failed, replica = &*endpoint.name, id = record.id(), "an attempt failed");
                 reservation.fail(failed.failure());
-                let seconds = shared.settings.first_byte.map_or(0, |d| d.as_secs());
+                let seconds = shared.settings().first_byte.map_or(0, |d| d.as_secs());
                 (Err(problem(&failed, seconds)), failed.unsent(), failed.reason())
             }
         };
         ask.tried.push(replica);
-        if !(repeat == Repeat::Always || unsent) || record.attempts >= shared.settings.attempts {
+        if !(repeat == Repeat::Always || unsent) || record.attempts >= shared.settings().attempts {
             return outcome.map(|reply| (reply, None));
         }
-        if !shared.budget.withdraw(shared.router.now()) {
+        if !shared.live.budget().withdraw(shared.router.now()) {
             shared.metrics.budget_exhausted.inc();
             return outcome.map(|reply| (reply, None));
         }

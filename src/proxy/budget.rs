@@ -16,10 +16,10 @@ const FLOOR_NANOS: u64 = 10_000_000_000;
 /// The budget of the whole process; workers share it.
 #[derive(Debug)]
 pub(super) struct Budget {
-    deposit: i64,
+    deposit: AtomicI64,
     saved: AtomicI64,
     /// Nanoseconds of the floor that one retry costs.
-    cost: u64,
+    cost: AtomicU64,
     /// The floor as a clock: the time up to which its retries are spent.
     spent_until: AtomicU64,
 }
@@ -27,18 +27,27 @@ pub(super) struct Budget {
 impl Budget {
     /// Each request pays for `share` of a retry, and `floor` retries a second are free. Starts with a full floor.
     pub(super) fn new(share: f64, floor: u32) -> Self {
-        Budget {
-            deposit: (share.clamp(0.0, 1.0) * RETRY as f64) as i64,
+        let budget = Budget {
+            deposit: AtomicI64::new(0),
             saved: AtomicI64::new(0),
-            cost: 1_000_000_000_u64.checked_div(u64::from(floor)).unwrap_or(u64::MAX),
+            cost: AtomicU64::new(0),
             spent_until: AtomicU64::new(0),
-        }
+        };
+        budget.set(share, floor);
+        budget
+    }
+
+    /// Other terms from now on; what is saved up stays.
+    pub(super) fn set(&self, share: f64, floor: u32) {
+        self.deposit.store((share.clamp(0.0, 1.0) * RETRY as f64) as i64, Relaxed);
+        let cost = 1_000_000_000_u64.checked_div(u64::from(floor)).unwrap_or(u64::MAX);
+        self.cost.store(cost, Relaxed);
     }
 
     /// A request arrived.
     pub(super) fn deposit(&self) {
         if self.saved.load(Relaxed) < MAX_SAVED {
-            self.saved.fetch_add(self.deposit, Relaxed);
+            self.saved.fetch_add(self.deposit.load(Relaxed), Relaxed);
         }
     }
 
@@ -50,8 +59,9 @@ impl Budget {
         }
         // The window that may be spent ends now; it begins at `now.0` on a clock shifted by its length.
         let (begin, end) = (now.0, now.0.saturating_add(FLOOR_NANOS));
+        let cost = self.cost.load(Relaxed);
         let take = |until: u64| {
-            let until = until.max(begin).saturating_add(self.cost);
+            let until = until.max(begin).saturating_add(cost);
             (until <= end).then_some(until)
         };
         self.spent_until.fetch_update(Relaxed, Relaxed, take).is_ok()

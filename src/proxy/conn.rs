@@ -28,7 +28,11 @@ pub(super) async fn serve(worker: Rc<Worker>, client: Rc<Client>) {
     let mut io = ClientIo::new(client.clone());
     let Some(h2) = or_order(&client, speaks_h2(&mut io)).await else { return };
     let io = TokioIo::new(io);
-    let settings = worker.shared.settings.clone();
+    // Read once: what holds for a connection is agreed when it begins.
+    let (streams, head) = {
+        let settings = worker.shared.settings();
+        (settings.h2_streams, settings.header_bytes)
+    };
     let service = {
         let client = client.clone();
         service_fn(move |request: Request<Incoming>| {
@@ -39,8 +43,8 @@ pub(super) async fn serve(worker: Rc<Worker>, client: Rc<Client>) {
     let ended = if h2 {
         client.speaks_h2();
         let conn = http2::Builder::new(LocalExecutor)
-            .max_concurrent_streams(settings.h2_streams)
-            .max_header_list_size(u32::try_from(settings.header_bytes).unwrap_or(u32::MAX))
+            .max_concurrent_streams(streams)
+            .max_header_list_size(u32::try_from(head).unwrap_or(u32::MAX))
             .initial_stream_window_size(WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_send_buf_size(BUFFER)
@@ -50,8 +54,8 @@ pub(super) async fn serve(worker: Rc<Worker>, client: Rc<Client>) {
     } else {
         let conn = http1::Builder::new()
             .header_read_timeout(None)
-            .max_header_size(settings.header_bytes)
-            .max_buf_size(BUFFER.max(settings.header_bytes))
+            .max_header_size(head)
+            .max_buf_size(BUFFER.max(head))
             .serve_connection(io, service);
         let conn = pin!(conn);
         drive(&client, conn, |c| c.graceful_shutdown()).await

@@ -168,7 +168,8 @@ impl Call {
         worker: &Rc<Worker>,
         endpoint: &Endpoint,
     ) -> Result<Reply, Failed> {
-        match worker.shared.settings.first_byte {
+        let first_byte = worker.shared.settings().first_byte;
+        match first_byte {
             // A body that passes through takes the time that its client takes.
             Some(limit) if matches!(self.body, Body::Memory(_)) => {
                 timeout(limit, self.first_piece(worker, endpoint)).await.unwrap_or(Err(Failed::Timeout))
@@ -209,7 +210,7 @@ impl Call {
                 other => return other.map_err(|(failed, _)| failed),
             }
         }
-        let limit = worker.shared.settings.connect;
+        let limit = worker.shared.settings().connect;
         let upstream = connect(endpoint, limit).await.map_err(Failed::Connect)?;
         self.send(worker, endpoint, upstream).await.map_err(|(failed, _)| failed)
     }

@@ -44,7 +44,7 @@ async fn run(
 ) -> Result<(Served, bool), Problem> {
     let worker = record.worker.clone();
     let (head, body) = request.into_parts();
-    let limits = &worker.shared.limits;
+    let limits = &worker.shared.live.limits();
     let whole = read_body(body, limits).await.map_err(|error| refused(&error, limits))?;
     record.bytes_in = whole.bytes.len() as u64;
     let prompt =

@@ -21,7 +21,7 @@ pub(super) async fn handle(
     in_flight: InFlight,
     request: Request<Incoming>,
 ) -> Response<Answer> {
-    worker.shared.budget.deposit();
+    worker.shared.live.budget().deposit();
     let mut record = Record::new(worker, in_flight, &request);
     let path = request.uri().path();
     // A tunnel isn't ours to give, and an echo would show the key that the replica gets from here.

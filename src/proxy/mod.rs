@@ -39,4 +39,4 @@ mod worker;
 
 pub use prompt::{Prompt, PromptReader, tokenized};
 pub use server::{Phase, Proxy};
-pub use settings::Settings;
+pub use settings::{LiveSettings, Settings};

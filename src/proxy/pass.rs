@@ -50,7 +50,7 @@ async fn run(record: &mut Record, request: Request<Incoming>) -> Result<attempts
         return Err(Problem::bad_request("The path has segments that lead upwards."));
     }
     let mut ask = Ask { choices: 1, previous_response: stored(head.uri.path()), ..Ask::default() };
-    let limits = &record.worker.shared.limits;
+    let limits = &record.worker.shared.live.limits();
     let hint = body.size_hint();
     let body = if body.is_end_stream() {
         Body::Memory(smallvec![])

@@ -31,6 +31,11 @@ impl Pool {
         Pool { shelves: Vec::new(), max_age }
     }
 
+    /// From now on this age is too old.
+    pub(super) fn keep_idle(&mut self, max_age: Duration) {
+        self.max_age = max_age;
+    }
+
     /// The connection used last, if there is one that looks alive and rested no longer than `max_age` (which can
     /// only shorten the pool's own).
     pub(super) fn take(

@@ -43,13 +43,22 @@ pub(super) struct BodyLimits {
     pub(super) patience: Duration,
     /// The store.
     pub(super) store: Arc<Semaphore>,
+    /// Units that the store has in all.
+    units: usize,
 }
 
 impl BodyLimits {
     /// Limits with a store of `total` bytes, but never less than one body.
     pub(super) fn new(bytes: usize, within: Duration, patience: Duration, total: usize) -> Self {
         let permits = total.max(bytes).div_ceil(STEP).min(Semaphore::MAX_PERMITS);
-        BodyLimits { bytes, within, patience, store: Arc::new(Semaphore::new(permits)) }
+        BodyLimits { bytes, within, patience, store: Arc::new(Semaphore::new(permits)), units: permits }
+    }
+
+    /// Other limits with the same store, which grows where one body wouldn't fit in.
+    pub(super) fn changed(&self, bytes: usize, within: Duration, patience: Duration) -> Self {
+        let units = self.units.max(bytes.div_ceil(STEP)).min(Semaphore::MAX_PERMITS);
+        self.store.add_permits(units - self.units);
+        BodyLimits { bytes, within, patience, store: self.store.clone(), units }
     }
 
     /// Does a body of which `got` bytes came in `spent` keep others waiting, while at this pace it would not be whole

@@ -126,7 +126,7 @@ impl Record {
 
     /// What the prompt is made of, if that is to be logged.
     pub(super) fn prompt(&mut self, chain: &[u64]) {
-        let settings = &self.worker.shared.settings;
+        let settings = self.worker.shared.settings();
         if let Some(key) = &settings.block_key {
             self.blocks = key.identities(chain, settings.block_tokens);
         }
@@ -208,7 +208,7 @@ impl Record {
     /// The event that ends a stream whose replica has failed.
     pub(super) fn broken_event(&self, timed_out: bool) -> Bytes {
         let problem = if timed_out {
-            let limit = self.worker.shared.settings.stream_idle.as_secs();
+            let limit = self.worker.shared.settings().stream_idle.as_secs();
             Problem::new(
                 Kind::ReplicaTimeout,
                 format!("The replica fell silent for {limit} s in the middle of its answer."),
@@ -295,7 +295,7 @@ impl Record {
             attempts: self.attempts,
             bytes_in: self.bytes_in,
             bytes_out: self.bytes_out,
-            blocks: shared.settings.block_key.as_ref().map(|_| Blocks {
+            blocks: shared.settings().block_key.as_ref().map(|_| Blocks {
                 input_length: prompt_tokens.unwrap_or(0),
                 output_length: output_tokens.unwrap_or(0),
                 hash_ids: self.blocks.clone(),

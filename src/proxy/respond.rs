@@ -69,12 +69,12 @@ pub(super) fn reply(
         }
     }
     if !status.is_success() {
-        headers::cap_retry_after(&mut headers, record.worker.shared.settings.max_retry_after);
+        headers::cap_retry_after(&mut headers, record.worker.shared.settings().max_retry_after);
         record.end(if status.is_client_error() { Ending::Refused } else { Ending::ReplicaError });
     }
     record.streamed = events;
     if !ended {
-        let idle = events.then_some(record.worker.shared.settings.stream_idle);
+        let idle = events.then_some(record.worker.shared.settings().stream_idle);
         let tell = events && !headers.contains_key(CONTENT_LENGTH) && headers::is_plain(&headers);
         return finish(record, status, headers, |record| {
             Answer::Live(Live::new(source, pieces, watch, reservation, record, idle, tell))

@@ -5,9 +5,9 @@
 //! router's short lock. The price is that connections must be dealt out evenly: a new one goes to the worker with
 //! the fewest open, which with few long-lived connections matters more than who happens to wake first.
 
-use super::budget::Budget;
-use super::settings::Settings;
+use super::settings::{LiveSettings, Settings};
 use super::worker::{self, Shared};
+use crate::door::{self, Door, Watcher};
 use crate::observe::{AccessLog, Metrics};
 use crate::router::Router;
 use std::io;
@@ -17,8 +17,6 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
-/// Connections that may wait to be accepted.
-const BACKLOG: i32 = 4096;
 /// Pause after the system refused to accept (out of descriptors, usually), or at the cap of connections.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -36,7 +34,7 @@ pub enum Phase {
 
 /// The data port: bound, not yet serving.
 pub struct Proxy {
-    listener: TcpListener,
+    door: Door,
     shared: Shared,
 }
 
@@ -58,12 +56,7 @@ impl Proxy {
         metrics: Arc<Metrics>,
         access: AccessLog,
     ) -> io::Result<Self> {
-        let socket =
-            socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
-        socket.set_reuse_address(true)?;
-        socket.bind(&address.into())?;
-        socket.listen(BACKLOG)?;
-        Self::on(socket.into(), settings, router, metrics, access)
+        Self::on(door::bind(address)?, settings, router, metrics, access)
     }
 
     /// Serves on a socket that listens already.
@@ -77,11 +70,18 @@ impl Proxy {
         metrics: Arc<Metrics>,
         access: AccessLog,
     ) -> io::Result<Self> {
-        listener.set_nonblocking(true)?;
-        let budget = Arc::new(Budget::new(settings.retry_share, settings.retry_floor));
-        let limits = settings.body_limits();
-        let settings = Arc::new(settings);
-        Ok(Proxy { listener, shared: Shared { settings, router, budget, limits, metrics, access } })
+        Ok(Self::behind(Door::new(listener, true)?, settings, router, metrics, access))
+    }
+
+    /// Serves who comes through `door`.
+    pub fn behind(
+        door: Door,
+        settings: Settings,
+        router: Arc<Router>,
+        metrics: Arc<Metrics>,
+        access: AccessLog,
+    ) -> Self {
+        Proxy { door, shared: Shared { live: LiveSettings::new(settings), router, metrics, access } }
     }
 
     /// Where it listens.
@@ -89,7 +89,12 @@ impl Proxy {
     /// # Errors
     /// Those of the system.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+        self.door.local_addr()
+    }
+
+    /// The settings, for who changes them while it serves.
+    pub fn live(&self) -> LiveSettings {
+        self.shared.live.clone()
     }
 
     /// Serves until `phase` says [`Phase::Closing`] (or its sender is gone) and everything in flight has ended, or the
@@ -100,15 +105,16 @@ impl Proxy {
     pub async fn run(self, phase: watch::Receiver<Phase>) -> io::Result<()> {
         let (alive, mut ended) = mpsc::channel::<()>(1);
         let mut lanes = Vec::new();
-        for n in 0..self.shared.settings.workers.max(1) {
+        for n in 0..self.shared.live.settings().workers.max(1) {
             let (sockets, incoming) = mpsc::unbounded_channel();
             let open = Arc::new(AtomicUsize::new(0));
             lanes.push(Lane { sockets, open: open.clone() });
             let (shared, phase, alive) = (self.shared.clone(), phase.clone(), alive.clone());
             spawn(format!("homing-work-{n}"), alive, worker::run(shared, incoming, open, phase))?;
         }
-        let cap = self.shared.settings.connections;
-        spawn("homing-accept".into(), alive, accept(self.listener, lanes, cap, phase))?;
+        spawn("homing-accept".into(), alive, accept(self.door.watch(), lanes, self.shared.live, phase))?;
+        // Whoever steers the door holds an end of its own.
+        drop(self.door);
         // Each thread holds a sender; there is nothing left to receive once all have ended.
         ended.recv().await;
         Ok(())
@@ -130,38 +136,48 @@ where
 }
 
 fn accept(
-    listener: TcpListener,
+    mut door: Watcher,
     lanes: Vec<Lane>,
-    cap: usize,
+    live: LiveSettings,
     mut phase: watch::Receiver<Phase>,
 ) -> impl AsyncFnOnce() + Send + 'static {
     async move || {
-        let listener = match tokio::net::TcpListener::from_std(listener) {
-            Ok(listener) => listener,
-            Err(error) => return tracing::error!(%error, "the listening socket can't be watched"),
-        };
-        let closing = async {
-            let _ = phase.wait_for(|p| *p == Phase::Closing).await;
-        };
-        tokio::select! {
-            biased;
-            () = closing => {}
-            () = deal(&listener, &lanes, cap) => {}
-        }
-        // What has already been connected by the system is still served: closing the socket would reset it.
-        if let Ok(listener) = listener.into_std() {
-            while let Ok((socket, _)) = listener.accept() {
-                if socket.set_nonblocking(true).is_ok() {
-                    hand_over(socket, &lanes);
+        loop {
+            let socket = door.current();
+            let closing = async {
+                let _ = phase.wait_for(|p| *p == Phase::Closing).await;
+            };
+            let closed = tokio::select! {
+                biased;
+                () = closing => true,
+                () = door.changed() => false,
+                () = deal(socket.as_deref(), &lanes, &live) => true,
+            };
+            // What has already been connected by the system is still served: closing the socket would reset it. One
+            // that another process has too isn't closed, and what waits there is that one's.
+            if let Some(listener) = socket.filter(|_| !door.handed_over()) {
+                while let Ok((socket, _)) = listener.accept() {
+                    if socket.set_nonblocking(true).is_ok() {
+                        hand_over(socket, &lanes);
+                    }
                 }
+            }
+            if closed {
+                return;
             }
         }
     }
 }
 
-async fn deal(listener: &tokio::net::TcpListener, lanes: &[Lane], cap: usize) {
+/// Deals out what comes; for ever, unless the socket can't be watched.
+async fn deal(listener: Option<&TcpListener>, lanes: &[Lane], live: &LiveSettings) {
+    let Some(listener) = listener else { return std::future::pending().await };
+    let listener = match door::reacting(listener) {
+        Ok(listener) => listener,
+        Err(error) => return tracing::error!(%error, "the listening socket can't be watched"),
+    };
     loop {
-        if lanes.iter().map(|l| l.open.load(Relaxed)).sum::<usize>() >= cap {
+        if lanes.iter().map(|l| l.open.load(Relaxed)).sum::<usize>() >= live.settings().connections {
             tokio::time::sleep(PAUSE).await;
             continue;
         }

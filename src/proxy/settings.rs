@@ -1,9 +1,12 @@
 //! What the proxy reads of the configuration, resolved once so that no request looks anything up.
 
+use super::budget::Budget;
 use super::read_body::BodyLimits;
 use crate::config::Config;
 use crate::observe::BlockKey;
+use arc_swap::{ArcSwap, Guard};
 use std::num::NonZero;
+use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
@@ -91,5 +94,62 @@ impl Settings {
 
     pub(super) fn body_limits(&self) -> BodyLimits {
         BodyLimits::new(self.body_bytes, self.body_timeout, self.patience, self.bodies)
+    }
+}
+
+/// The settings of a running proxy, and what is made of them. Requests read them when they need them, so that a change
+/// holds for all that begins after it; connections, queues and counters live on.
+#[derive(Clone)]
+pub struct LiveSettings(Arc<Inner>);
+
+struct Inner {
+    settings: ArcSwap<Settings>,
+    limits: ArcSwap<BodyLimits>,
+    budget: Budget,
+}
+
+impl std::fmt::Debug for LiveSettings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "LiveSettings({:?})", self.settings())
+    }
+}
+
+impl LiveSettings {
+    pub(super) fn new(settings: Settings) -> Self {
+        LiveSettings(Arc::new(Inner {
+            budget: Budget::new(settings.retry_share, settings.retry_floor),
+            limits: ArcSwap::from_pointee(settings.body_limits()),
+            settings: ArcSwap::from_pointee(settings),
+        }))
+    }
+
+    /// What holds now.
+    pub fn settings(&self) -> Guard<Arc<Settings>> {
+        self.0.settings.load()
+    }
+
+    /// From now on these hold. The number of workers and what keys the block identities stay as they are: threads
+    /// aren't moved, and identities of one run are to be comparable.
+    pub fn set(&self, mut settings: Settings) {
+        {
+            let now = self.settings();
+            settings.workers = now.workers;
+            settings.block_key = now.block_key.clone();
+            settings.block_tokens = now.block_tokens;
+        }
+        self.0.budget.set(settings.retry_share, settings.retry_floor);
+        let limits =
+            self.0.limits.load().changed(settings.body_bytes, settings.body_timeout, settings.patience);
+        self.0.limits.store(Arc::new(limits));
+        self.0.settings.store(Arc::new(settings));
+    }
+
+    /// For one body: kept while it is read.
+    pub(super) fn limits(&self) -> Arc<BodyLimits> {
+        self.0.limits.load_full()
+    }
+
+    pub(super) fn budget(&self) -> &Budget {
+        &self.0.budget
     }
 }

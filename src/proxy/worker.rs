@@ -1,15 +1,14 @@
 //! One worker: its connections, its pool, its sweep, and its way out.
 
-use super::budget::Budget;
 use super::conn;
 use super::io::{Client, Order};
 use super::pool::Pool;
 use super::prompt::PromptReader;
-use super::read_body::BodyLimits;
 use super::server::Phase;
-use super::settings::Settings;
+use super::settings::{LiveSettings, Settings};
 use crate::observe::{AccessLog, Metrics};
 use crate::router::Router;
+use arc_swap::Guard;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::TcpStream;
@@ -29,12 +28,18 @@ const FRESH: Duration = Duration::from_millis(500);
 /// What all workers share.
 #[derive(Clone)]
 pub(super) struct Shared {
-    pub(super) settings: Arc<Settings>,
+    /// Settings, and what is made of them; they may change at any time.
+    pub(super) live: LiveSettings,
     pub(super) router: Arc<Router>,
-    pub(super) budget: Arc<Budget>,
-    pub(super) limits: BodyLimits,
     pub(super) metrics: Arc<Metrics>,
     pub(super) access: AccessLog,
+}
+
+impl Shared {
+    /// The settings as they are now.
+    pub(super) fn settings(&self) -> Guard<Arc<Settings>> {
+        self.live.settings()
+    }
 }
 
 /// What the requests of one worker share.
@@ -94,9 +99,8 @@ pub(super) fn run(
     mut phase: watch::Receiver<Phase>,
 ) -> impl AsyncFnOnce() + Send + 'static {
     async move || {
-        let grace = shared.settings.drain_grace;
         let worker = Rc::new(Worker {
-            pool: RefCell::new(Pool::new(shared.settings.pool_idle)),
+            pool: RefCell::new(Pool::new(shared.settings().pool_idle)),
             prompts: RefCell::new(PromptReader::new(&shared.router)),
             shared,
             clients: RefCell::default(),
@@ -121,6 +125,7 @@ pub(super) fn run(
             }
         }
         worker.draining.set(true);
+        let grace = worker.shared.settings().drain_grace;
         let _ = timeout(grace, finish(&worker)).await;
         worker.tell_all(Order::Kill);
         let _ = timeout(Duration::from_secs(1), all_gone(&worker)).await;
@@ -168,9 +173,9 @@ fn serve(worker: &Rc<Worker>, socket: TcpStream) {
 async fn sweep(worker: Rc<Worker>) {
     let mut tick = interval(SWEEP);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let settings = worker.shared.settings.clone();
     loop {
         tick.tick().await;
+        let settings = worker.shared.settings();
         let now = Instant::now();
         for client in worker.clients.borrow().values() {
             if let Some(order) = client.overdue(now, settings.header_timeout, settings.client_idle) {
@@ -178,6 +183,8 @@ async fn sweep(worker: Rc<Worker>) {
             }
         }
         let members = worker.shared.router.endpoints();
-        worker.pool.borrow_mut().sweep(now, |id| members.iter().any(|e| e.id == id));
+        let mut pool = worker.pool.borrow_mut();
+        pool.keep_idle(settings.pool_idle);
+        pool.sweep(now, |id| members.iter().any(|e| e.id == id));
     }
 }

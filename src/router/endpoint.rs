@@ -91,6 +91,11 @@ impl Member {
         xxhash_rust::xxh3::xxh3_64(text.as_bytes())
     }
 
+    /// What tells it from others, also in another process: name and address.
+    pub fn identity(&self) -> String {
+        format!("{} {}{}", self.spec.label(), self.authority, self.base_path)
+    }
+
     /// The endpoint of this member in the life `id`.
     pub(crate) fn endpoint(&self, id: ReplicaId) -> Result<Endpoint, String> {
         let host = self.authority.host().trim_start_matches('[').trim_end_matches(']');

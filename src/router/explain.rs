@@ -81,7 +81,8 @@ impl Router {
         let decision = SCRATCH.with_borrow_mut(|s| {
             self.look(ask, s);
             let request = self.request(RequestId(0), ask);
-            let seen = Seen { matched: s.matches.as_slice(), room: &s.room, continues: s.matches.at_leaf() };
+            let seen =
+                Seen { matched: s.matches.as_slice(), space: &s.space, continues: s.matches.at_leaf() };
             self.fleet.lock().explain(self.now(), &request, &seen)
         });
         let slots = self.slots.load();

@@ -154,6 +154,17 @@ pub struct ReplicaView {
     pub trouble_s: f64,
 }
 
+impl Members {
+    /// Each with the text by which a later router knows it again. Of two lives of one address the newer counts.
+    pub(super) fn identities(&self) -> Vec<(ReplicaId, String)> {
+        let mut newest: BTreeMap<String, &Known> = BTreeMap::new();
+        for known in self.by_id.values() {
+            newest.insert(known.member.identity(), known);
+        }
+        newest.into_iter().map(|(name, known)| (known.id, name)).collect()
+    }
+}
+
 impl Router {
     /// A replica joins.
     ///
@@ -179,6 +190,16 @@ impl Router {
         };
         self.index.write().join(id.slot, None);
         self.exact.write().join(id.slot, None);
+        // The same address under another specification: it is the same cache.
+        let before = members.by_id.values().find(|k| k.member.identity() == member.identity()).map(|k| k.id);
+        match before {
+            Some(old) => {
+                self.index.write().copy(self.now(), old.slot, id.slot);
+                self.exact.write().copy(self.now(), old.slot, id.slot);
+                self.fleet.lock().inherit(self.now(), old, id);
+            }
+            None => self.recall(id, &member),
+        }
         let mut slots = (**self.slots.load()).clone();
         slots.put(endpoint);
         self.slots.store(Arc::new(slots));
@@ -303,6 +324,7 @@ impl Router {
             }
         });
         drop(members);
+        self.recall_models();
         self.refresh_models();
         self.wake();
     }
@@ -345,12 +367,11 @@ impl Router {
         let index = self.index.read();
         let slots = self.slots.load();
         let endpoint = |id| slots.get(id);
-        let (shape, medians) = fleet.speeds();
+        let (shape, _) = fleet.speeds();
         let view = |known: &Known| {
             let r = fleet.get(known.id)?;
             let polled = r.ledger.polled(now).unwrap_or_default();
-            let prefill = r.prefill.log(now, medians.prefill).exp();
-            let decode = r.decode.log(now, medians.decode).exp();
+            let (prefill, decode) = (r.pace.prefill, r.pace.decode);
             let names = |list: &Vec<ModelInfo>| list.iter().map(|m| m.id.to_string()).collect();
             Some(ReplicaView {
                 name: known.member.spec.label().to_owned(),

@@ -14,6 +14,7 @@ mod members;
 mod names;
 mod reservation;
 mod responses;
+mod snapshot;
 mod tokens;
 mod waiters;
 
@@ -25,12 +26,13 @@ pub use explain::{CandidateView, Explanation, PriceView};
 pub use kv::{KvSlot, KvView, Trust};
 pub use members::{ModelInfo, Page, ReplicaView};
 pub use reservation::Reservation;
+pub use snapshot::Snapshot;
 pub use tokens::{Inexact, TokenPrompt, Tokens, TokensError};
 
 use crate::config::Config;
 use crate::core::cost::Weights;
 use crate::core::health::Rules;
-use crate::core::prefix::{IndexConfig, IndexStats, Matches, PrefixIndex};
+use crate::core::prefix::{IndexConfig, IndexStats, Matches, PrefixIndex, Space};
 use crate::core::{Arrival, Fleet, ReplicaId, Request, RequestId, Seen, Settings, Time};
 use arc_swap::ArcSwap;
 use endpoint::Slots;
@@ -41,8 +43,10 @@ use responses::Responses;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokens::Placement;
+// Virtual in simulations that pause time; otherwise the system's monotonic clock.
+use tokio::time::Instant;
 use waiters::Waiters;
 
 /// The router: one for all workers of a process.
@@ -63,8 +67,11 @@ pub struct Router {
     models: ArcSwap<members::ModelList>,
     waiters: Waiters,
     responses: Mutex<Responses>,
+    /// What an earlier router knew of replicas that haven't joined yet.
+    pending: Mutex<Option<snapshot::Pending>>,
     next_id: AtomicU64,
-    queue_timeout: Duration,
+    /// Longest wait in line, in nanoseconds.
+    queue_timeout: AtomicU64,
     seed: u64,
     block_bytes: u32,
 }
@@ -73,11 +80,38 @@ pub struct Router {
 #[derive(Default)]
 struct Scratch {
     matches: Matches,
-    room: Vec<Option<u64>>,
+    space: Vec<Space>,
 }
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// What the fleet is set up with.
+fn settings(config: &Config) -> Settings {
+    Settings {
+        prior: config.speed.prior(),
+        weights: Weights {
+            harm: config.price.harm,
+            decode: config.price.decode,
+            tie: config.price.tie,
+            ..Weights::default()
+        },
+        rules: Rules {
+            suspect_after: config.health.suspect_after,
+            recover_after: config.health.recover_after,
+            ..Rules::default()
+        },
+        slow_start: config.health.slow_start.secs(),
+        tokens_per_byte: config.index.tokens_per_byte,
+        queue: config.queue.max as usize,
+        max_replicas: MAX_REPLICAS,
+        ..Settings::default()
+    }
 }
 
 /// Replicas that a router can hold; bounds the dense tables.
@@ -86,25 +120,7 @@ const MAX_REPLICAS: u16 = 1024;
 impl Router {
     /// A router without replicas. `seed` keys the block hashes when the configuration doesn't say.
     pub fn new(config: &Config, seed: u64) -> Arc<Self> {
-        let settings = Settings {
-            prior: config.speed.prior(),
-            weights: Weights {
-                harm: config.price.harm,
-                decode: config.price.decode,
-                tie: config.price.tie,
-                ..Weights::default()
-            },
-            rules: Rules {
-                suspect_after: config.health.suspect_after,
-                recover_after: config.health.recover_after,
-                ..Rules::default()
-            },
-            slow_start: config.health.slow_start.secs(),
-            tokens_per_byte: config.index.tokens_per_byte,
-            queue: config.queue.max as usize,
-            max_replicas: MAX_REPLICAS,
-            ..Settings::default()
-        };
+        let settings = settings(config);
         let index = IndexConfig {
             max_blocks: usize::try_from(config.index.max_blocks).unwrap_or(usize::MAX),
             max_holders: MAX_REPLICAS,
@@ -125,11 +141,20 @@ impl Router {
             models: ArcSwap::default(),
             waiters: Waiters::default(),
             responses: Mutex::new(Responses::new()),
+            pending: Mutex::new(None),
             next_id: AtomicU64::new(1),
-            queue_timeout: config.queue.timeout.get(),
+            queue_timeout: AtomicU64::new(nanos(config.queue.timeout.get())),
             seed: config.index.seed.unwrap_or(seed),
             block_bytes: config.index.block_bytes,
         })
+    }
+
+    /// Takes over what of the configuration can change while it runs: weights, rules of health, the line. What was
+    /// learned stays, and so does everything in flight.
+    pub fn reconfigure(&self, config: &Config) {
+        self.queue_timeout.store(nanos(config.queue.timeout.get()), Ordering::Relaxed);
+        self.fleet.lock().reconfigure(settings(config));
+        self.wake();
     }
 
     /// Time since the router started, as the core counts it.
@@ -160,7 +185,7 @@ impl Router {
             return done;
         }
         let seat = self.waiters.sit(self, id);
-        let deadline = tokio::time::Instant::now() + self.queue_timeout;
+        let deadline = Instant::now() + Duration::from_nanos(self.queue_timeout.load(Ordering::Relaxed));
         loop {
             // Once more after sitting down: room may have come between the refusal and the seat.
             if let Some(done) = self.attempt(&request, ask, begun) {
@@ -187,7 +212,7 @@ impl Router {
             let arrival = fleet.arrive(
                 now,
                 req,
-                &Seen { matched: s.matches.as_slice(), room: &s.room, continues: s.matches.at_leaf() },
+                &Seen { matched: s.matches.as_slice(), space: &s.space, continues: s.matches.at_leaf() },
             );
             (arrival, fleet.waiting() > 0)
         });
@@ -243,10 +268,10 @@ impl Router {
         index.last_used(ask.blocks(), replica.slot)
     }
 
-    /// Fills the scratch with what each replica holds of the prompt and how much room it has.
+    /// Fills the scratch with what each replica holds of the prompt and how its cache stands.
     fn look(&self, ask: &Ask, s: &mut Scratch) {
         s.matches.clear();
-        s.room.clear();
+        s.space.clear();
         let (chain, index) = match &ask.tokens {
             Some(tokens) => (&*tokens.chain, &self.exact),
             None => (&*ask.chain, &self.index),
@@ -260,7 +285,7 @@ impl Router {
             self.ranks.load().best(&mut s.matches);
         }
         let slots = self.slots.load();
-        s.room.extend((0..slots.len()).map(|h| index.room(h as u16)));
+        s.space.extend((0..slots.len()).map(|h| index.space(h as u16)));
     }
 
     /// Which rank of the chosen replica holds most of these tokens.
@@ -308,9 +333,10 @@ impl Router {
     /// Regular housekeeping, about once a second: medians, capacities in blocks, the measure of regret, late wake-ups.
     pub fn tick(&self) {
         let reuse = self.index.read().reuse();
-        self.fleet.lock().tick(reuse);
+        self.fleet.lock().tick(self.now(), reuse);
         self.fit_capacities();
         self.exact.write().settle_due(self.now());
+        self.forget_snapshot();
         if self.fleet.lock().waiting() > 0 {
             self.wake();
         }

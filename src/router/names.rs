@@ -27,6 +27,10 @@ impl Names {
         self.ids.get(name).copied()
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Arc<str>, ModelId)> {
+        self.ids.iter().map(|(name, &id)| (name, id))
+    }
+
     pub(super) fn intern(&mut self, name: &Arc<str>) -> ModelId {
         if let Some(&id) = self.ids.get(name) {
             return id;

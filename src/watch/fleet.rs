@@ -9,8 +9,9 @@ use crate::router::{Endpoint, Router};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 /// Longest time until one that joined is looked at. The look at the list of members costs next to nothing.
 const SWEEP: Duration = Duration::from_millis(250);
@@ -28,16 +29,33 @@ impl Drop for Watched {
     }
 }
 
+fn beats(pace: Pace) -> Interval {
+    let mut beats = interval(SWEEP.min(pace.health).max(Duration::from_millis(1)));
+    beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    beats
+}
+
 /// Looks at the fleet until it is dropped.
-pub(super) async fn run(pace: Pace, router: Arc<Router>, metrics: Arc<Metrics>, loud: Loud) {
+pub(super) async fn run(
+    mut asked: watch::Receiver<Pace>,
+    router: Arc<Router>,
+    metrics: Arc<Metrics>,
+    loud: Loud,
+) {
     let epoch = Instant::now();
     let mut fleet: HashMap<ReplicaId, Watched> = HashMap::new();
     let mut gauges = Gauges::new(metrics.clone());
     let mut ticked: Option<Instant> = None;
-    let mut sweeps = interval(SWEEP.min(pace.health).max(Duration::from_millis(1)));
-    sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut pace = *asked.borrow_and_update();
+    let mut sweeps = beats(pace);
     loop {
         let now = sweeps.tick().await;
+        if asked.has_changed().unwrap_or(false) {
+            // Everybody is watched anew, at the new pace; what the router knows of them stays.
+            pace = *asked.borrow_and_update();
+            sweeps = beats(pace);
+            fleet.clear();
+        }
         let members = router.endpoints();
         let ids: HashSet<ReplicaId> = members.iter().map(|e| e.id).collect();
         let names: HashSet<&str> = members.iter().map(|e| &*e.name).collect();

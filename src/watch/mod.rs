@@ -32,23 +32,36 @@ use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 /// The threads that look at the fleet, and that follow its events. Dropping it ends that.
 #[derive(Debug)]
 pub struct Watch {
+    pace: watch::Sender<Pace>,
     _eyes: Thread,
     _events: Thread,
 }
 
 /// How often to look, and how long to wait for an answer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pace {
     health: Duration,
     health_timeout: Duration,
     poll: Duration,
     poll_timeout: Duration,
     models: Duration,
+}
+
+impl Pace {
+    fn of(config: &Config) -> Self {
+        Pace {
+            health: config.health.interval.get(),
+            health_timeout: config.health.timeout.get(),
+            poll: config.poll.interval.get(),
+            poll_timeout: config.poll.timeout.get(),
+            models: MODELS_EVERY,
+        }
+    }
 }
 
 /// Time between two looks at a replica's list of models: adapters come and go, but not by the second.
@@ -66,18 +79,18 @@ impl Watch {
         metrics: Arc<Metrics>,
         loud: Loud,
     ) -> io::Result<Self> {
-        let pace = Pace {
-            health: config.health.interval.get(),
-            health_timeout: config.health.timeout.get(),
-            poll: config.poll.interval.get(),
-            poll_timeout: config.poll.timeout.get(),
-            models: MODELS_EVERY,
-        };
+        let (pace, asked) = watch::channel(Pace::of(config));
         let max_blocks = usize::try_from(config.index.max_blocks).unwrap_or(usize::MAX);
         let followed = events::run(router.clone(), loud.clone(), max_blocks);
         let events = Thread::start("homing-events", followed)?;
-        let eyes = Thread::start("homing-watch", fleet::run(pace, router, metrics, loud))?;
-        Ok(Watch { _eyes: eyes, _events: events })
+        let eyes = Thread::start("homing-watch", fleet::run(asked, router, metrics, loud))?;
+        Ok(Watch { pace, _eyes: eyes, _events: events })
+    }
+
+    /// Looks at the pace of that configuration from now on.
+    pub fn reconfigure(&self, config: &Config) {
+        let new = Pace::of(config);
+        self.pace.send_if_modified(|pace| std::mem::replace(pace, new) != new);
     }
 }
 

@@ -24,6 +24,11 @@ impl Queue {
         Queue { waiting: VecDeque::new(), max }
     }
 
+    /// From now on so many may wait; those who do stay.
+    pub fn set_max(&mut self, max: usize) {
+        self.max = max;
+    }
+
     /// Requests in the line.
     pub fn len(&self) -> usize {
         self.waiting.len()

@@ -14,7 +14,7 @@ use crate::core::ids::{ModelId, ReplicaId, RequestId};
 use crate::core::ledger::Polled;
 use crate::core::place::Seen;
 use crate::core::policy::{Arriving, Policy, Sight};
-use crate::core::prefix::{IndexConfig, Matches, PrefixIndex};
+use crate::core::prefix::{IndexConfig, Matches, PrefixIndex, Space};
 use crate::core::replica::Facts;
 use crate::core::request::{Length, Request};
 use crate::core::time::Time;
@@ -88,7 +88,7 @@ pub struct Homing {
     matches: Matches,
     live_matches: Matches,
     matched: Vec<u32>,
-    room: Vec<Option<u64>>,
+    space: Vec<Space>,
     ticked: Time,
     lifted: u64,
 }
@@ -108,7 +108,7 @@ impl Homing {
             matches: Matches::new(),
             live_matches: Matches::new(),
             matched: Vec::new(),
-            room: Vec::new(),
+            space: Vec::new(),
             ticked: Time(0),
             lifted: 0,
             options,
@@ -145,7 +145,7 @@ impl Homing {
     fn tick(&mut self, now: Time) {
         if now.since(self.ticked) >= TICK {
             self.ticked = now;
-            self.fleet.tick(self.index.reuse());
+            self.fleet.tick(now, self.index.reuse());
         }
     }
 
@@ -165,12 +165,12 @@ impl Homing {
         }
     }
 
-    /// Fills in what each slot holds of the chain, and how much room it has.
+    /// Fills in what each slot holds of the chain, and how its cache stands.
     fn look(&mut self, chain: &[u64], exact: &[u32]) {
         self.index.matches(chain, &mut self.matches);
         self.matched.clear();
-        self.room.clear();
-        self.room.extend((0..self.numbers.len()).map(|slot| self.index.room(slot as u16)));
+        self.space.clear();
+        self.space.extend((0..self.numbers.len()).map(|slot| self.index.space(slot as u16)));
         if self.options.knowledge == Knowledge::Estimate {
             self.matched.extend_from_slice(self.matches.as_slice());
             return;
@@ -183,7 +183,7 @@ impl Homing {
     }
 
     fn arrive(&mut self, now: Time, request: &Request) -> Option<Placed> {
-        let seen = Seen { matched: &self.matched, room: &self.room, continues: self.matches.at_leaf() };
+        let seen = Seen { matched: &self.matched, space: &self.space, continues: self.matches.at_leaf() };
         match self.fleet.arrive(now, request, &seen) {
             Arrival::Placed(placed) => Some(placed),
             Arrival::Waiting => {

@@ -55,14 +55,19 @@ impl PrefixIndex {
         }
         let hold = self.holds.get(id);
         let old = hold.extent();
+        // What requests in flight use, no engine evicts.
+        let pinned = if why == Why::Capacity { hold.speculated } else { 0 };
+        if pinned == old {
+            return self.pass_over(id);
+        }
         let mut keep = old;
         let mut dropped = 0;
-        while keep > 0 && dropped < want {
+        while keep > pinned && dropped < want {
             keep -= 1;
             dropped += u32::from(hold.holds(keep));
         }
         // A hold never ends with a missing block.
-        while keep > 0 && !hold.holds(keep - 1) {
+        while keep > pinned && !hold.holds(keep - 1) {
             keep -= 1;
         }
         for i in keep..old {
@@ -72,6 +77,24 @@ impl PrefixIndex {
         }
         self.cut(id, keep);
         self.settle(node);
+        true
+    }
+
+    /// The oldest entry is in use: it goes to the young end, where the end of its request would put it anyway, and the
+    /// next oldest is asked. False if all that the holder has is in use.
+    fn pass_over(&mut self, id: u32) -> bool {
+        let hold = self.holds.get(id);
+        let (h, mut node) = (hold.holder, hold.node);
+        let member = self.holds.member_mut(h);
+        if member.pinned >= member.held && member.tails == 0 {
+            return false;
+        }
+        while node != NIL {
+            if let Some(above) = self.nodes.get(node).hold_of(h) {
+                self.holds.move_newest(above);
+            }
+            node = self.nodes.get(node).parent;
+        }
         true
     }
 
@@ -87,12 +110,13 @@ impl PrefixIndex {
             hold.speculated = 0;
             let parent = self.nodes.get(node).parent;
             let above = if parent == NIL { None } else { self.nodes.get(parent).hold_of(h) };
-            if let Some(above) = above {
+            if let Some(above_id) = above {
                 let len = self.nodes.get(parent).len();
-                let moved = self.specs.transfer(&mut self.holds, id, above, |_| Some(len));
-                let above = self.holds.get_mut(above);
+                let moved = self.specs.transfer(&mut self.holds, id, above_id, |_| Some(len));
+                let above = self.holds.get_mut(above_id);
                 above.through -= moved;
                 above.speculated = len;
+                self.refresh(above_id);
             }
             self.specs.remove_all(&mut self.holds, id);
         }

@@ -32,6 +32,8 @@ pub(super) struct Hold {
     pub(super) ends: u32,
     /// Blocks held, as last booked on the holder.
     pub(super) count: u32,
+    /// Of these, blocks that live speculations cover, as last booked.
+    pub(super) pinned: u32,
     /// Latest output generated behind this run; for an anonymous stretch, the hold that it belongs to.
     pub(super) tail: u32,
     /// Last time a request used it.
@@ -51,6 +53,7 @@ impl Hold {
             through: 0,
             ends: NIL,
             count: 0,
+            pinned: 0,
             tail: NIL,
             used,
         }

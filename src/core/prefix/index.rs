@@ -73,6 +73,15 @@ pub struct IndexStats {
     pub forgotten_total: u64,
 }
 
+/// How a holder's cache stands, in blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Blocks that fit before something is evicted; `None` if the capacity is unknown.
+    pub room: Option<u64>,
+    /// Distinct blocks of prompts in flight, which can't be evicted; `None` = not known.
+    pub pinned: Option<u64>,
+}
+
 /// Who holds which prefix. See the module.
 pub struct PrefixIndex {
     pub(super) cfg: IndexConfig,
@@ -178,10 +187,13 @@ impl PrefixIndex {
         self.holds.member(h).map_or(0, |member| member.held + member.tails)
     }
 
-    /// Blocks that `h` can take before something is evicted; `None` if its capacity is unknown.
-    pub fn room(&self, h: Holder) -> Option<u64> {
-        let capacity = self.holds.member(h)?.capacity?;
-        Some(capacity.saturating_sub(self.held(h)))
+    /// What `h` can take before something is evicted, and what can't be.
+    pub fn space(&self, h: Holder) -> Space {
+        let Some(member) = self.holds.member(h) else { return Space::default() };
+        Space {
+            room: member.capacity.map(|capacity| capacity.saturating_sub(member.held + member.tails)),
+            pinned: Some(member.pinned),
+        }
     }
 
     /// Share of evicted blocks that were asked for again lately, from 0 to 1.

@@ -78,7 +78,7 @@ impl PrefixIndex {
     fn check_lists(&self) {
         let mut entries = 0;
         for (h, member) in self.holds.members.iter().enumerate() {
-            let (mut held, mut tails) = (0, 0);
+            let (mut held, mut pinned, mut tails) = (0, 0, 0);
             let mut seen = HashSet::new();
             let (mut newer, mut id) = (NIL, member.newest);
             while id != NIL {
@@ -95,6 +95,7 @@ impl PrefixIndex {
                 } else {
                     self.check_hold(id);
                     held += u64::from(hold.count);
+                    pinned += u64::from(hold.speculated);
                     seen.insert(hold.node);
                     let parent = self.nodes.get(hold.node).parent;
                     let above =
@@ -106,7 +107,8 @@ impl PrefixIndex {
                 id = hold.older;
             }
             assert_eq!(member.oldest, newer, "a list's end is wrong");
-            assert_eq!((member.held, member.tails), (held, tails), "a holder's sum is wrong");
+            let sums = (member.held, member.pinned, member.tails);
+            assert_eq!(sums, (held, pinned, tails), "a holder's sum is wrong");
             assert!(member.joined || member.newest == NIL, "holds of a holder that has left");
         }
         assert_eq!(entries, self.holds.live(), "holds outside any list");

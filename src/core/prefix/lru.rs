@@ -16,6 +16,8 @@ pub(super) struct Member {
     pub(super) oldest: u32,
     /// Blocks held of runs.
     pub(super) held: u64,
+    /// Of these, blocks of requests in flight: an engine can't evict them.
+    pub(super) pinned: u64,
     /// Blocks of anonymous output.
     pub(super) tails: u64,
     /// Do its engine's events say what it has? Then nothing is evicted by estimate.
@@ -32,6 +34,7 @@ impl Default for Member {
             newest: NIL,
             oldest: NIL,
             held: 0,
+            pinned: 0,
             tails: 0,
             exact: false,
             unanswered: 0,

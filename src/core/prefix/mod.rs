@@ -3,6 +3,7 @@
 //! - [`chain`]: from a prompt's text to block hashes, each of which stands for its block and all before it.
 //! - [`token_chain`]: the same over an engine's token ids, by the rules of its prefix cache.
 //! - [`index`]: the radix tree over such chains, with a set of holders for each run of blocks.
+//! - [`snapshot`]: the index as bytes, for the next process.
 //!
 //! The index is a believer, not a witness: it estimates what an engine's cache holds from what was sent there
 //! (`update`), from the cache's capacity (`evict`, `lru`) and from what the engine says (`correct`, `remove`).
@@ -12,6 +13,7 @@ pub mod exact;
 pub mod index;
 pub mod matches;
 pub mod token_chain;
+pub mod snapshot;
 
 mod bits;
 mod evict;
@@ -33,9 +35,12 @@ mod follow_tests;
 #[path = "model_tests.rs"]
 mod model;
 #[cfg(test)]
+mod snapshot_tests;
+#[cfg(test)]
 mod tests;
 
 pub use chain::{Blocks, Head, Part, Root, TEXT_BLOCK};
-pub use index::{IndexConfig, IndexStats, PrefixIndex};
+pub use index::{IndexConfig, IndexStats, PrefixIndex, Space};
 pub use matches::Matches;
 pub use token_chain::TokenChain;
+pub use snapshot::Saved;

@@ -116,8 +116,11 @@ impl PrefixIndex {
         let pairs: Vec<(u32, u32)> = up.refs.iter().zip(&low.refs).map(|(u, l)| (u.hold, l.hold)).collect();
         self.nodes.merge(upper, lower);
         for (front, behind) in pairs {
-            let h = self.holds.get(front).holder;
-            self.holds.member_mut(h).held -= u64::from(self.holds.get(front).count);
+            let hold = self.holds.get(front);
+            let (h, count, pinned) = (hold.holder, u64::from(hold.count), u64::from(hold.pinned));
+            let member = self.holds.member_mut(h);
+            member.held -= count;
+            member.pinned -= pinned;
             self.holds.release(front);
             self.specs.shift(&self.holds, behind, k as i32);
             let hold = self.holds.get_mut(behind);
@@ -144,8 +147,11 @@ impl PrefixIndex {
         let hold = self.holds.get_mut(id);
         let (node, h, count, lead) = (hold.node, hold.holder, hold.measure(), hold.lead());
         let before = std::mem::replace(&mut hold.count, count);
+        let pinned = hold.speculated;
+        let pinned_before = std::mem::replace(&mut hold.pinned, pinned);
         let member = self.holds.member_mut(h);
         member.held = member.held + u64::from(count) - u64::from(before);
+        member.pinned = member.pinned + u64::from(pinned) - u64::from(pinned_before);
         if count > 0 {
             self.nodes.get_mut(node).set_ref(h, id, lead);
             return;

@@ -136,7 +136,7 @@ fn eviction_takes_the_tail_of_the_oldest_leaf() {
     let (a, b, c) = (chain("system:aaaa"), chain("system:bbbb"), chain("system:cccccccc"));
     index.insert(NOW, &a, 0);
     index.insert(NOW, &b, 0);
-    assert_eq!(index.room(0), Some(5));
+    assert_eq!(index.space(0).room, Some(5));
     index.insert(NOW, &a, 0);
     index.insert(NOW, &c, 0);
     assert_eq!([&a, &b, &c].map(|x| got(&index, x, 0)), [11, 8, 15], "b was oldest, and lost its tail");
@@ -149,19 +149,27 @@ fn eviction_takes_the_tail_of_the_oldest_leaf() {
 }
 
 #[test]
-fn eviction_shortens_live_speculations_and_they_still_settle() {
+fn what_requests_in_flight_use_is_not_evicted() {
     let mut index = index(1, Some(10));
-    let (a, b) = (chain("system:aaaaaaaa"), chain("system:bb"));
+    let (old, a, b) = (chain("idle"), chain("system:aaaaaaaa"), chain("system:bb"));
+    index.insert(NOW, &old, 0);
     index.speculate(NOW, RequestId(1), &a, 0);
-    assert_eq!(got(&index, &a, 0), 10, "a prompt larger than the cache keeps its head");
+    assert_eq!(
+        (got(&index, &old, 0), got(&index, &a, 0)),
+        (0, 15),
+        "the idle one makes room, as far as there is"
+    );
     index.speculate(NOW, RequestId(2), &b, 0);
-    assert_eq!((got(&index, &a, 0), got(&index, &b, 0)), (8, 9));
-    index.speculate(NOW, RequestId(3), &chain("system:ccc"), 0);
-    assert_eq!((got(&index, &a, 0), got(&index, &b, 0)), (7, 7));
-    index.rollback(RequestId(3));
+    let space = index.space(0);
+    assert_eq!((got(&index, &a, 0), got(&index, &b, 0)), (15, 9));
+    assert_eq!((space.room, space.pinned), (Some(0), Some(17)), "what both use is pinned once");
+    index.check_invariants();
+    // As they end, what the cache can't hold goes: the tail of the one that ended first.
     index.confirm(NOW, RequestId(1), 0);
+    assert_eq!((got(&index, &a, 0), got(&index, &b, 0), index.held(0)), (8, 9, 10));
     index.rollback(RequestId(2));
-    assert_eq!((got(&index, &a, 0), index.held(0)), (7, 7));
+    assert_eq!((index.held(0), index.space(0).pinned), (8, Some(0)));
+    index.check_invariants();
 }
 
 #[test]
@@ -171,7 +179,7 @@ fn output_presses_on_capacity_and_goes_first() {
     index.speculate(NOW, RequestId(1), &turn, 0);
     index.confirm(NOW, RequestId(1), 4);
     index.check_invariants();
-    assert_eq!((index.held(0), index.room(0)), (19, Some(1)));
+    assert_eq!((index.held(0), index.space(0).room), (19, Some(1)));
     index.insert(NOW, &chain("another"), 0);
     index.insert(NOW, &chain("x"), 0);
     assert_eq!((got(&index, &turn, 0), index.held(0)), (12, 20), "output first, then the prompt's tail");
@@ -251,7 +259,7 @@ fn leave_and_clear_forget_everything() {
     index.clear(0);
     assert_eq!([0, 1].map(|h| got(&index, &chain("system:b"), h)), [0, 8]);
     index.confirm(NOW, RequestId(0), 3);
-    assert_eq!((index.held(0), index.room(0)), (0, Some(100)));
+    assert_eq!((index.held(0), index.space(0).room), (0, Some(100)));
     index.leave(1);
     index.insert(NOW, &chain("late"), 1);
     index.speculate(NOW, RequestId(9), &chain("late"), 1);

@@ -128,6 +128,7 @@ impl PrefixIndex {
         }
         path.iter().rev().for_each(|&node| self.settle(node));
         self.path = path;
+        self.fit(h);
     }
 
     /// The nodes from the root to a hold's, root first.
