@@ -12,8 +12,8 @@ pub mod chain;
 pub mod exact;
 pub mod index;
 pub mod matches;
-pub mod token_chain;
 pub mod snapshot;
+pub mod token_chain;
 
 mod bits;
 mod evict;
@@ -42,5 +42,5 @@ mod tests;
 pub use chain::{Blocks, Head, Part, Root, TEXT_BLOCK};
 pub use index::{IndexConfig, IndexStats, PrefixIndex, Space};
 pub use matches::Matches;
-pub use token_chain::TokenChain;
 pub use snapshot::Saved;
+pub use token_chain::TokenChain;
