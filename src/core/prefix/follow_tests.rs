@@ -187,7 +187,7 @@ fn back_to_the_estimate_the_capacity_counts_again() {
     index.follow(0, true);
     let chain: Vec<u64> = (1..=10).map(|n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
     index.hold_run(Time(1), 0, None, &chain);
-    assert_eq!((index.held(0), index.room(0)), (10, Some(0)));
+    assert_eq!((index.held(0), index.space(0).room), (10, Some(0)));
     index.follow(0, false);
     assert_eq!(index.held(0), 4);
     let mut out = Matches::new();

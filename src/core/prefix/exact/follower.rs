@@ -71,34 +71,34 @@ pub struct Tally {
 
 /// A block of the engine.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+pub(super) struct Entry {
     /// Our last full block at or before its end, or the root.
     tip: u64,
     /// Copies at the usual place.
-    usual: u16,
+    pub(super) usual: u16,
     rooted: bool,
     /// Is its content known? An engine may name a block in another tier without telling what is in it.
     content: bool,
     /// Is there more in `rare`?
-    rare: bool,
+    pub(super) rare: bool,
 }
 
 /// What few blocks have.
 #[derive(Clone, Debug, Default)]
-struct Rare {
-    counts: Counts,
-    span: Option<Box<Span>>,
+pub(super) struct Rare {
+    pub(super) counts: Counts,
+    pub(super) span: Option<Box<Span>>,
 }
 
 /// Follows one holder. See the module.
 #[derive(Debug)]
 pub struct Follower {
     cfg: FollowerConfig,
-    known: ByBlock<Entry>,
-    rare: ByBlock<Rare>,
+    pub(super) known: ByBlock<Entry>,
+    pub(super) rare: ByBlock<Rare>,
     /// Of our blocks that are smaller than the engine's: how many of the engine's make each. Two prompts that part in
     /// the middle of an engine's block share what is before.
-    shared: ByBlock<u32>,
+    pub(super) shared: ByBlock<u32>,
     groups: Groups,
     orphans: Orphans,
     reports: bool,
@@ -311,7 +311,7 @@ impl Follower {
         }
     }
 
-    fn is_held(&self, hash: u64, entry: &Entry) -> bool {
+    pub(super) fn is_held(&self, hash: u64, entry: &Entry) -> bool {
         let more = if entry.rare { self.rare.get(&hash).map(|rare| &rare.counts) } else { None };
         ledger::held(&self.groups, entry.usual, more)
     }
@@ -405,135 +405,15 @@ impl Follower {
         self.rare.get_mut(&hash).map_or(0, |rare| ledger::sub(&mut rare.counts, place))
     }
 
-    fn forget(&mut self, hash: u64) {
+    pub(super) fn forget(&mut self, hash: u64) {
         if self.known.remove(&hash).is_some_and(|entry| entry.rare) {
             self.rare.remove(&hash);
         }
     }
 }
 
-/// Blocks that don't coincide with ours.
-impl Follower {
-    fn enter_span(
-        &mut self,
-        hash: u64,
-        parent: Option<u64>,
-        from: End,
-        blocks: SmallVec<[u64; 4]>,
-        tail: Vec<u32>,
-        out: &mut Vec<Change>,
-    ) {
-        if let Some(entry) = self.known.get_mut(&hash) {
-            entry.rare = true;
-        }
-        let rare = self.rare.entry(hash).or_default();
-        let span = rare.span.get_or_insert_default();
-        (span.from, span.blocks, span.tail, span.parent) = (from, blocks, tail, parent);
-        if let Some(before) = parent.and_then(|parent| self.span_mut(parent))
-            && before.is_part()
-            && !before.kids.contains(&hash)
-        {
-            before.kids.push(hash);
-        }
-        self.restore(hash, out);
-    }
-
-    fn span(&self, hash: u64) -> Option<&Span> {
-        self.rare.get(&hash)?.span.as_deref()
-    }
-
-    fn span_mut(&mut self, hash: u64) -> Option<&mut Span> {
-        self.rare.get_mut(&hash)?.span.as_deref_mut()
-    }
-
-    /// Are all parts there on which this block leans?
-    fn stands(&self, hash: u64) -> bool {
-        let mut at = Some(hash);
-        while let Some(hash) = at {
-            if !self.known.get(&hash).is_some_and(|entry| self.is_held(hash, entry)) {
-                return false;
-            }
-            let before = self.span(hash).and_then(|span| span.parent);
-            at = before.filter(|&before| self.span(before).is_some_and(Span::is_part));
-        }
-        true
-    }
-
-    /// A block is held (again): so is what it makes of ours, and what leans on it.
-    fn restore(&mut self, hash: u64, out: &mut Vec<Change>) {
-        if !self.stands(hash) {
-            return;
-        }
-        let mut work = vec![hash];
-        while let Some(hash) = work.pop() {
-            let Some(entry) = self.known.get(&hash) else { continue };
-            if !self.is_held(hash, entry) {
-                continue;
-            }
-            match self.span(hash) {
-                Some(span) if span.is_part() => work.extend_from_slice(&span.kids),
-                Some(span) => {
-                    hold(span.from.after(), &span.blocks, out);
-                    self.count(hash);
-                }
-                // A block that coincides with ours is announced with its content, and held then.
-                None => {}
-            }
-        }
-    }
-
-    /// A block isn't held any more: neither is what it made of ours, nor what leans on it.
-    fn drop_span(&mut self, hash: u64, out: &mut Vec<Change>) {
-        let mut work = vec![hash];
-        while let Some(hash) = work.pop() {
-            let Some(span) = self.rare.get_mut(&hash).and_then(|rare| rare.span.as_mut()) else { continue };
-            if span.is_part() {
-                work.extend_from_slice(&span.kids);
-            }
-            if !std::mem::take(&mut span.counted) {
-                continue;
-            }
-            for block in &span.blocks {
-                let Some(n) = self.shared.get_mut(block) else { continue };
-                *n -= 1;
-                if *n == 0 {
-                    self.shared.remove(block);
-                    dropped(*block, out);
-                }
-            }
-        }
-    }
-
-    fn count(&mut self, hash: u64) {
-        let Some(span) = self.rare.get_mut(&hash).and_then(|rare| rare.span.as_mut()) else { return };
-        if !std::mem::replace(&mut span.counted, true) {
-            span.blocks.iter().for_each(|&block| *self.shared.entry(block).or_default() += 1);
-        }
-    }
-
-    /// Forgets a block without copies, unless others lean on it; and then those that it leaned on, if they were only
-    /// kept for that.
-    fn prune(&mut self, hash: u64) {
-        let mut at = Some(hash);
-        while let Some(hash) = at.take() {
-            let Some(span) = self.span(hash) else { return };
-            let copies = self.known.get(&hash).is_some_and(|entry| entry.usual > 0)
-                || self.rare.get(&hash).is_some_and(|rare| !rare.counts.is_empty());
-            if copies || !span.kids.is_empty() {
-                return;
-            }
-            let parent = span.parent;
-            self.forget(hash);
-            if let Some(before) = parent.and_then(|parent| self.span_mut(parent)) {
-                before.kids.retain(|kid| *kid != hash);
-                at = parent;
-            }
-        }
-    }
-}
-
 /// Appends to what is held; goes on with the last change where it can.
-fn hold(after: Option<u64>, blocks: &[u64], out: &mut Vec<Change>) {
+pub(super) fn hold(after: Option<u64>, blocks: &[u64], out: &mut Vec<Change>) {
     if blocks.is_empty() {
         return;
     }
@@ -547,7 +427,7 @@ fn hold(after: Option<u64>, blocks: &[u64], out: &mut Vec<Change>) {
     out.push(Change::Hold { after, blocks: blocks.to_vec() });
 }
 
-fn dropped(block: u64, out: &mut Vec<Change>) {
+pub(super) fn dropped(block: u64, out: &mut Vec<Change>) {
     match out.last_mut() {
         Some(Change::Drop(list)) => list.push(block),
         _ => out.push(Change::Drop(vec![block])),

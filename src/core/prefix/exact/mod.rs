@@ -3,7 +3,7 @@
 //! - [`event`]: what was announced, in plain types.
 //! - [`follower`]: one holder's table from the engine's hashes to our chain, reference counts included. It turns events
 //!   into [`Change`]s to the index, which know nothing of the engine any more.
-//! - `ledger`: who refers to a block: tiers and attention groups; `bridge`: block sizes that aren't ours; `orphans`:
+//! - `ledger`: who refers to a block: tiers and attention groups; `bridge`, `spans`: block sizes that aren't ours; `orphans`:
 //!   blocks whose beginning we haven't seen.
 //!
 //! The follower does the hashing and the bookkeeping and needs no lock; what is left to do under the index's lock is
@@ -15,6 +15,7 @@ pub mod follower;
 mod bridge;
 mod ledger;
 mod orphans;
+mod spans;
 
 #[cfg(test)]
 #[path = "follower_tests.rs"]
