@@ -55,7 +55,7 @@ fn cell(replicas: u16, tokens: u64) -> Cell {
         fleet.probe(Time(0), id, Probe::Ok);
         index.join(id.slot, Some(2_000_000 / 64));
     }
-    let (mut matches, mut room) = (Matches::new(), Vec::new());
+    let (mut matches, mut space) = (Matches::new(), Vec::new());
     let (mut picks, mut prices) = (Vec::new(), Vec::new());
     let mut flying = std::collections::VecDeque::new();
     for n in 0..PICKS {

@@ -1,5 +1,7 @@
 //! Exact prompts through the router: token chains where a model's files are at hand, text elsewhere.
 
+#![expect(clippy::unwrap_used, reason = "a test that can't set itself up has failed")]
+
 use super::*;
 use crate::config::{ReplicaSpec, Seconds, Size, TokenizerModel};
 use crate::core::Outcome;

@@ -1,5 +1,7 @@
 //! Tokenizers for tests, trained on the spot: one of each kind that models have.
 
+#![expect(clippy::unwrap_used, reason = "a test that can't set itself up has failed")]
+
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
