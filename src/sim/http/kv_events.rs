@@ -139,18 +139,16 @@ impl Publisher {
         let mut desk = self.desk.lock();
         let mut parent = None;
         for (&hash, tokens) in chain.iter().zip(ids.chunks_exact(self.block as usize)) {
-            if !desk.contents.contains_key(&hash) {
-                desk.contents.insert(
-                    hash,
-                    Content {
-                        parent,
-                        tokens: tokens.into(),
-                        lora: lora.map(Into::into),
-                        salt: salt.filter(|_| parent.is_none()).map(Into::into),
-                    },
-                );
-                desk.order.push_back(hash);
-            }
+            let Desk { contents, order, .. } = &mut *desk;
+            contents.entry(hash).or_insert_with(|| {
+                order.push_back(hash);
+                Content {
+                    parent,
+                    tokens: tokens.into(),
+                    lora: lora.map(Into::into),
+                    salt: salt.filter(|_| parent.is_none()).map(Into::into),
+                }
+            });
             parent = Some(hash);
         }
         while desk.order.len() > CONTENTS {

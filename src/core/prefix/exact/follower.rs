@@ -198,12 +198,12 @@ impl Follower {
         }
         match self.begin(run, Vec::new()) {
             Ok(cursor) => self.place(cursor, out),
-            Err((parent, run)) => self.tally.orphans_dropped += self.orphans.keep(parent, run) as u64,
+            Err((parent, run)) => self.tally.orphans_dropped += self.orphans.keep(parent, *run) as u64,
         }
     }
 
     /// Where a run goes on from; or, if that isn't known, what it waits for.
-    fn begin(&self, run: Stored, gone: Vec<u64>) -> Result<Cursor, (u64, Stored)> {
+    fn begin(&self, run: Stored, gone: Vec<u64>) -> Result<Cursor, (u64, Box<Stored>)> {
         let end = match run.parent {
             None => {
                 let keys = Root {
@@ -215,7 +215,7 @@ impl Follower {
             }
             Some(parent) => match self.end_of(parent) {
                 Some(end) => end,
-                None => return Err((parent, run)),
+                None => return Err((parent, Box::new(run))),
             },
         };
         Ok(Cursor { before: run.parent, run, at: 0, end, gone })
