@@ -8,6 +8,7 @@
 //! - [`openai`]: what must be understood of OpenAI-shaped traffic, read where it lies: bodies, streams, errors.
 //! - [`tokenize`]: a model's own tokenizer and chat template: from a body to the engine's token ids.
 //! - [`proxy`]: door one, an OpenAI-compatible HTTP server: accept, place, forward, retry.
+//! - [`extproc`]: door two, an endpoint picker for gateways built on Envoy.
 //! - [`door`]: listening sockets that can be moved and handed over while they are in use.
 //! - [`discovery`]: who is in the fleet: a list, and a file that is watched.
 //! - [`watch`]: keeps looking at the fleet: health, load, models.
@@ -25,6 +26,7 @@ pub mod core;
 pub mod discovery;
 pub mod door;
 pub mod engine;
+pub mod extproc;
 pub mod observe;
 pub mod openai;
 pub mod proxy;

@@ -7,7 +7,7 @@ use homing::core::prefix::{IndexConfig, Matches, PrefixIndex};
 use homing::core::replica::Facts;
 use homing::core::speed::Shape;
 use homing::core::{
-    Arrival, Fleet, Length, ModelId, Outcome, ReplicaId, Request, RequestId, Seen, Settings, Time,
+    Arrival, Fleet, LaneRules, Length, ModelId, Outcome, ReplicaId, Request, RequestId, Seen, Settings, Time,
 };
 use homing::sim::engine::{Engine, EventKind, Fault, Job, Profile, Reason};
 use std::cmp::Reverse;
@@ -52,7 +52,7 @@ struct World {
 impl World {
     fn new(profile: &Profile, prior: Shape, replicas: u16) -> Self {
         let profile = Profile { block_tokens: BLOCK, ..profile.clone() };
-        let mut fleet = Fleet::new(Settings { prior, ..Settings::default() });
+        let mut fleet = Fleet::new(Settings { prior, lanes: LaneRules::OFF, ..Settings::default() });
         let mut index = PrefixIndex::new(IndexConfig::default());
         let capacity = profile.kv_tokens;
         let ids: Vec<_> = (0..replicas)

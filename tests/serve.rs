@@ -40,7 +40,7 @@ fn config(replicas: &[&Mock]) -> Config {
 /// Starts everything, waits until a replica is ready, lets `scene` play (data port, metrics port) and stops it all.
 async fn serving<T>(config: &Config, scene: impl AsyncFnOnce(SocketAddr, SocketAddr) -> T) -> T {
     let mut running = Running::start(config).expect("starts");
-    let (listen, metrics, router) = (running.listen, running.metrics, running.router.clone());
+    let (listen, metrics, router) = (running.listen.unwrap(), running.metrics, running.router.clone());
     let phase = running.phase();
     let played = async {
         until("a replica is ready", || router.ready() && !router.model_names().is_empty()).await;

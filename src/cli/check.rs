@@ -49,5 +49,17 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     if let Some(file) = &config.replica_file {
         println!("  replicas  as {} says, watched", file.display());
     }
+    if let Some(k) = &config.kubernetes {
+        let namespace = k.namespace.as_deref().unwrap_or("the own one");
+        let what = match &k.pool {
+            Some(pool) => format!("pods of the InferencePool {pool}"),
+            None => format!("pods with the labels {:?}, ports {:?}", k.selector, k.ports),
+        };
+        println!("  replicas  {what}, namespace {namespace}");
+    }
+    for n in &config.dns.names {
+        let port = n.port.map_or("as its SRV records say".to_owned(), |p| p.to_string());
+        println!("  replicas  addresses of {} in DNS, port {port}", n.name);
+    }
     Ok(ExitCode::SUCCESS)
 }

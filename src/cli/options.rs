@@ -23,6 +23,18 @@ pub(super) struct ServeArgs {
     /// Data port [default: 0.0.0.0:8080].
     #[arg(long, env = "HOMING_LISTEN", value_name = "ADDR")]
     listen: Option<SocketAddr>,
+    /// Be an endpoint picker for Envoy at this address (ext_proc, gRPC), like 0.0.0.0:9002.
+    #[arg(long, env = "HOMING_EXTPROC", value_name = "ADDR")]
+    extproc: Option<SocketAddr>,
+    /// gRPC health service of the endpoint picker [default: 0.0.0.0:9003].
+    #[arg(long, env = "HOMING_EXTPROC_HEALTH", value_name = "ADDR")]
+    extproc_health: Option<SocketAddr>,
+    /// The endpoint picker speaks without TLS.
+    #[arg(long, env = "HOMING_EXTPROC_PLAINTEXT")]
+    extproc_plaintext: bool,
+    /// Only the endpoint picker: no data port.
+    #[arg(long, env = "HOMING_EXTPROC_ALONE")]
+    extproc_alone: bool,
     /// Health and metrics port [default: 0.0.0.0:9090].
     #[arg(long, env = "HOMING_METRICS", value_name = "ADDR")]
     metrics: Option<SocketAddr>,
@@ -54,6 +66,10 @@ impl ServeArgs {
     pub(super) fn load(&self) -> Result<(Config, Report), ConfigError> {
         let overrides = Overrides {
             listen: self.listen,
+            extproc: self.extproc,
+            extproc_health: self.extproc_health,
+            extproc_plaintext: self.extproc_plaintext,
+            extproc_alone: self.extproc_alone,
             metrics: self.metrics,
             admin: self.admin,
             admin_token_file: self.admin_token_file.clone(),

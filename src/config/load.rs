@@ -20,6 +20,14 @@ use std::path::{Path, PathBuf};
 pub struct Overrides {
     /// `listen`.
     pub listen: Option<SocketAddr>,
+    /// `extproc.listen`.
+    pub extproc: Option<SocketAddr>,
+    /// `extproc.health`.
+    pub extproc_health: Option<SocketAddr>,
+    /// `extproc.plaintext`: a flag can only switch it on.
+    pub extproc_plaintext: bool,
+    /// `extproc.alone`: a flag can only switch it on.
+    pub extproc_alone: bool,
     /// `metrics`.
     pub metrics: Option<SocketAddr>,
     /// `admin`.
@@ -187,6 +195,10 @@ impl Overrides {
         set(&mut c.log.format, self.log_format.as_ref());
         set(&mut c.log.access, self.log_access.as_ref());
         c.admin = self.admin.or(c.admin);
+        c.extproc.listen = self.extproc.or(c.extproc.listen);
+        c.extproc.health = self.extproc_health.or(c.extproc.health);
+        c.extproc.plaintext |= self.extproc_plaintext;
+        c.extproc.alone |= self.extproc_alone;
         c.workers = self.workers.or(c.workers);
         c.log.blocks |= self.log_blocks;
         for (to, from) in [

@@ -6,16 +6,23 @@
 //!
 //! - `schema`: what can be written, with the defaults; `sections`: its smaller parts
 //! - `events`: where replicas publish what their caches hold
+//! - `discovery`: replicas found in Kubernetes and in DNS
+//! - `extproc`: the endpoint picker
 //! - `speed`: the named speed profiles; `tokenizer`: models whose token ids are known
+//! - `resume`: continuing broken streams, second requests
 //! - `units`: `5s`, `64KiB`; `secret`: values that are never printed
 //! - `load`: text → tree → variables → typed → files of secrets
 //! - `reload`: what of a new configuration can hold at once; `snapshot`: what outlives the process
 //! - `keys`: unknown keys; `vars`: `${VAR}`; `validate`: what types can't say
 
+mod discovery;
 mod events;
+mod extproc;
 mod keys;
+mod lanes;
 mod load;
 mod reload;
+mod resume;
 mod schema;
 mod secret;
 mod sections;
@@ -26,9 +33,13 @@ mod units;
 mod validate;
 mod vars;
 
+pub use discovery::{Dns, DnsName, Kubernetes, MAX_PORTS};
 pub use events::EventsSpec;
+pub use extproc::ExtProc;
+pub use lanes::Lanes;
 pub use load::{ConfigError, Overrides, load, parse, parse_replicas, schema_json};
 pub use reload::{Adoption, adopt};
+pub use resume::{Hedge, Resume};
 pub use schema::{Config, EngineKind, ReplicaDefaults, ReplicaSpec};
 pub use secret::Secret;
 pub use sections::{

@@ -34,9 +34,16 @@ pub fn adopt(running: &Config, wanted: &Config) -> Adoption {
         replica_defaults: now.replica_defaults,
         price: now.price,
         queue: now.queue,
-        limits: now.limits,
+        lanes: now.lanes,
+        // What is in the store can't be taken out of it.
+        limits: super::Limits {
+            bodies_bytes: now.limits.bodies_bytes.max(running.limits.bodies_bytes),
+            ..now.limits
+        },
         timeouts: now.timeouts,
         retry: now.retry,
+        resume: now.resume,
+        hedge: now.hedge,
         health: now.health,
         poll: now.poll,
         drain: now.drain,

@@ -1,6 +1,10 @@
 //! The root of the configuration, and the replicas.
 
+use super::discovery::{Dns, Kubernetes};
 use super::events::EventsSpec;
+use super::extproc::ExtProc;
+use super::lanes::Lanes;
+use super::resume::{Hedge, Resume};
 use super::secret::Secret;
 use super::sections::{Drain, Health, Index, Limits, Log, Poll, Price, Queue, Retry, Timeouts};
 use super::snapshot::Snapshot;
@@ -28,10 +32,16 @@ pub struct Config {
     #[serde(skip_deserializing)]
     #[schemars(skip)]
     pub admin_token: Option<Secret>,
+    /// The endpoint picker for gateways built on Envoy.
+    pub extproc: ExtProc,
     /// The replicas.
     pub replicas: Vec<ReplicaSpec>,
     /// A YAML or JSON file with a list of replicas, watched: they join and leave as it changes.
     pub replica_file: Option<PathBuf>,
+    /// Replicas found in a Kubernetes cluster; null: none.
+    pub kubernetes: Option<Kubernetes>,
+    /// Replicas found in DNS.
+    pub dns: Dns,
     /// What holds for each replica that doesn't say otherwise.
     pub replica_defaults: ReplicaDefaults,
     /// The speeds assumed before anything was measured.
@@ -44,12 +54,18 @@ pub struct Config {
     pub tokenizer: Tokenizer,
     /// Requests that wait for room.
     pub queue: Queue,
+    /// In which order they wait, and where.
+    pub lanes: Lanes,
     /// What clients may send, and how slowly.
     pub limits: Limits,
     /// How long to wait for a replica.
     pub timeouts: Timeouts,
     /// Trying another replica.
     pub retry: Retry,
+    /// Continuing a stream on another replica when its own dies.
+    pub resume: Resume,
+    /// Asking a second replica when the first is slow to begin.
+    pub hedge: Hedge,
     /// Asking replicas whether they live.
     pub health: Health,
     /// Reading the replicas' metrics.
@@ -72,17 +88,23 @@ impl Default for Config {
             admin: Some((Ipv4Addr::LOCALHOST, 9091).into()),
             admin_token_file: None,
             admin_token: None,
+            extproc: ExtProc::default(),
             replicas: Vec::new(),
             replica_file: None,
+            kubernetes: None,
+            dns: Dns::default(),
             replica_defaults: ReplicaDefaults::default(),
             speed: Speed::default(),
             price: Price::default(),
             index: Index::default(),
             tokenizer: Tokenizer::default(),
             queue: Queue::default(),
+            lanes: Lanes::default(),
             limits: Limits::default(),
             timeouts: Timeouts::default(),
             retry: Retry::default(),
+            resume: Resume::default(),
+            hedge: Hedge::default(),
             health: Health::default(),
             poll: Poll::default(),
             drain: Drain::default(),

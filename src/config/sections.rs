@@ -48,15 +48,16 @@ impl Default for Index {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Queue {
-    /// Most requests waiting at once; further ones are answered with 503 and Retry-After. 0: nobody waits.
+    /// Most requests waiting at once, in all lanes and in line; further ones are answered with 503 and Retry-After. From half
+    /// of it on some are refused already, more and more, the lowest priority first. 0: nobody waits.
     pub max: u32,
-    /// Longest wait; then 503.
+    /// Longest wait; then 504.
     pub timeout: Seconds,
 }
 
 impl Default for Queue {
     fn default() -> Self {
-        Queue { max: 1024, timeout: Seconds::from_secs(30) }
+        Queue { max: 16_384, timeout: Seconds::from_secs(60) }
     }
 }
 
@@ -70,8 +71,21 @@ pub struct Limits {
     pub body_bytes: Size,
     /// Time to send the headers.
     pub header_timeout: Seconds,
+    /// Bodies longer than this aren't read into memory: the first part decides where they go, the rest is passed through
+    /// as it comes. Such a request can't be tried a second time.
+    pub scan_bytes: Size,
+    /// Most bytes of bodies in memory at once, all of them together. Further ones wait (`queue.timeout`), then get 503.
+    pub bodies_bytes: Size,
     /// Time to send the body.
     pub body_timeout: Seconds,
+    /// Time without a byte of a body that isn't complete.
+    pub body_idle: Seconds,
+    /// Time in which a client takes nothing of an answer that waits for it; then the request is given up. Longer than a
+    /// phone needs to change networks, far shorter than the quarter of an hour after which TCP gives up.
+    pub stall_timeout: Seconds,
+    /// Idle time of a client's connection. Longer than the 60 s after which common load balancers close theirs, so that
+    /// it is they who close first.
+    pub client_idle: Seconds,
     /// Most client connections open at once.
     pub connections: u32,
     /// Most concurrent streams on one HTTP/2 connection.
@@ -84,7 +98,12 @@ impl Default for Limits {
             header_bytes: Size::bytes(64 << 10),
             body_bytes: Size::bytes(64 << 20),
             header_timeout: Seconds::from_secs(10),
+            scan_bytes: Size::bytes(32 << 20),
+            bodies_bytes: Size::bytes(1 << 30),
             body_timeout: Seconds::from_secs(60),
+            body_idle: Seconds::from_secs(15),
+            stall_timeout: Seconds::from_secs(60),
+            client_idle: Seconds::from_secs(75),
             connections: 20_000,
             h2_streams: 256,
         }

@@ -6,6 +6,7 @@
 use super::events::EventsSpec;
 use super::schema::{Config, ReplicaSpec};
 use super::secret::Secret;
+use super::units::Seconds;
 use http::Uri;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -95,9 +96,15 @@ impl Config {
     pub fn validate(&self) -> Report {
         let mut c = Check::default();
         self.check_doors(&mut c);
-        if self.replicas.is_empty() && self.replica_file.is_none() {
-            c.error("replicas", "there are none: list some, or name a `replica_file`");
+        self.check_picker(&mut c);
+        let found = self.replica_file.is_some() || self.kubernetes.is_some() || !self.dns.names.is_empty();
+        if self.replicas.is_empty() && !found {
+            c.error(
+                "replicas",
+                "there are none: list some, name a `replica_file`, or use `kubernetes` or `dns`",
+            );
         }
+        super::discovery::check(self.kubernetes.as_ref(), &self.dns, &mut c);
         c.replicas(&self.replicas, "replicas");
         c.at_least("replica_defaults.max_in_flight", self.replica_defaults.max_in_flight, 1);
         c.at_least("replica_defaults.kv_tokens", self.replica_defaults.kv_tokens, 1);
@@ -106,6 +113,9 @@ impl Config {
         self.check_index(&mut c);
         self.check_tokenizer(&mut c);
         self.check_limits(&mut c);
+        c.between("lanes.pending", Some(self.lanes.pending.secs()), 0.0, 60.0);
+        c.between("lanes.aging", Some(self.lanes.aging), 0.0, 100.0);
+        c.at_least("lanes.per_replica", Some(self.lanes.per_replica), 1);
         self.check_time(&mut c);
         if let Err(e) = log_level(&self.log.level) {
             c.error("log.level", e);
@@ -127,7 +137,15 @@ impl Config {
                 format!("{admin} is not loopback: set `admin_token_file`, or listen on 127.0.0.1"),
             );
         }
-        let doors = [("listen", Some(self.listen)), ("metrics", Some(self.metrics)), ("admin", self.admin)];
+        let picker = &self.extproc;
+        let proxy = (picker.listen.is_none() || !picker.alone).then_some(self.listen);
+        let doors = [
+            ("listen", proxy),
+            ("metrics", Some(self.metrics)),
+            ("admin", self.admin),
+            ("extproc.listen", picker.listen),
+            ("extproc.health", picker.listen.and(picker.health)),
+        ];
         for (i, (name, door)) in doors.iter().enumerate() {
             for (other, taken) in &doors[..i] {
                 let (Some(a), Some(b)) = (door, taken) else { continue };
@@ -137,6 +155,37 @@ impl Config {
                     c.error(name, format!("{a} is taken by `{other}`"));
                 }
             }
+        }
+    }
+
+    fn check_picker(&self, c: &mut Check) {
+        let p = &self.extproc;
+        if p.cert_file.is_some() != p.key_file.is_some() {
+            c.error("extproc", "`cert_file` and `key_file` go together: name both or none");
+        }
+        if p.plaintext && p.cert_file.is_some() {
+            c.error("extproc.plaintext", "with a certificate there is TLS: take one of them out");
+        }
+        if p.decide_bytes.get() == 0 {
+            c.error("extproc.decide_bytes", "must be more than 0");
+        }
+        if p.listen.is_none() {
+            if p.alone {
+                c.error("extproc.alone", "there would be no door at all: set `extproc.listen`");
+            }
+            return;
+        }
+        for (i, r) in self.replicas.iter().enumerate() {
+            let host =
+                r.url.parse::<Uri>().ok().and_then(|u| u.host().map(str::to_owned)).unwrap_or_default();
+            let host = host.trim_start_matches('[').trim_end_matches(']');
+            if host.parse::<std::net::IpAddr>().is_err() {
+                let why = "its host is a name, which a gateway can't be sent to: it gets nothing from the endpoint picker";
+                c.warning(&format!("replicas[{i}].url"), why);
+            }
+        }
+        if p.conformance {
+            c.warning("extproc.conformance", "any client can choose its replica: for conformance tests only");
         }
     }
 
@@ -199,6 +248,13 @@ impl Config {
         c.at_least("limits.body_bytes", Some(l.body_bytes.get()), 1024);
         c.at_least("limits.connections", Some(l.connections), 1);
         c.at_least("limits.h2_streams", Some(l.h2_streams), 1);
+        c.at_least("limits.scan_bytes", Some(l.scan_bytes.get()), 1024);
+        c.at_least("limits.bodies_bytes", Some(l.bodies_bytes.get()), 1 << 20);
+        let m = &self.resume;
+        c.at_least("resume.max_bytes", Some(m.max_bytes.get()), 1024);
+        c.at_least("resume.total_bytes", Some(m.total_bytes.get()), m.max_bytes.get());
+        c.between("hedge.quantile", self.hedge.quantile, 0.5, 0.999);
+        c.between("hedge.budget", Some(self.hedge.budget), 0.0, 1.0);
         let r = &self.retry;
         c.between("retry.budget", Some(r.budget), 0.0, 1.0);
         c.between("retry.attempts", Some(f64::from(r.attempts)), 1.0, 10.0);
@@ -210,6 +266,10 @@ impl Config {
         let positive = [
             ("limits.header_timeout", self.limits.header_timeout),
             ("limits.body_timeout", self.limits.body_timeout),
+            ("limits.body_idle", self.limits.body_idle),
+            ("limits.stall_timeout", self.limits.stall_timeout),
+            ("limits.client_idle", self.limits.client_idle),
+            ("resume.within", self.resume.within),
             ("timeouts.connect", self.timeouts.connect),
             ("timeouts.stream_idle", self.timeouts.stream_idle),
             ("health.interval", self.health.interval),
@@ -219,9 +279,7 @@ impl Config {
             ("snapshot.every", self.snapshot.every),
         ];
         for (path, span) in positive {
-            if span.get().is_zero() {
-                c.error(path, "must be more than 0");
-            }
+            c.positive(path, span);
         }
         if self.timeouts.first_byte.is_some_and(|t| t.get().is_zero()) {
             c.error("timeouts.first_byte", "must be more than 0; null means no limit");
@@ -266,17 +324,23 @@ pub(super) fn replicas(list: &[ReplicaSpec], at: &str) -> Report {
 }
 
 #[derive(Default)]
-struct Check {
+pub(super) struct Check {
     problems: Vec<Problem>,
 }
 
 impl Check {
-    fn error(&mut self, path: &str, message: impl Into<String>) {
+    pub(super) fn error(&mut self, path: &str, message: impl Into<String>) {
         self.problems.push(Problem::error(path, message));
     }
 
     fn warning(&mut self, path: &str, message: impl Into<String>) {
         self.problems.push(Problem::warning(path, message));
+    }
+
+    pub(super) fn positive(&mut self, path: &str, span: Seconds) {
+        if span.get().is_zero() {
+            self.error(path, "must be more than 0");
+        }
     }
 
     fn between(&mut self, path: &str, value: Option<f64>, low: f64, high: f64) {
@@ -347,6 +411,14 @@ impl Check {
     }
 }
 
+/// Is it a name that a host, a Kubernetes object or a DNS entry can have?
+pub(super) fn valid_host(name: &str) -> bool {
+    let label = |l: &str| {
+        (1..=63).contains(&l.len()) && l.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+    };
+    name.len() <= 253 && name.split('.').all(label)
+}
+
 fn check_url(url: &str) -> Result<(), String> {
     let uri: Uri = url.parse().map_err(|e| format!("`{url}` is not a URL: {e}"))?;
     match uri.scheme_str() {
@@ -377,7 +449,7 @@ fn check_url(url: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{ReplicaSpec, Seconds};
+    use crate::config::ReplicaSpec;
 
     fn good() -> Config {
         Config { replicas: vec![ReplicaSpec::new("http://10.0.0.1:8000/base")], ..Config::default() }

@@ -14,6 +14,7 @@ impl Fleet {
         let old = &mut self.settings;
         old.weights = Weights { reuse: old.weights.reuse, ..new.weights };
         (old.rules, old.slow_start, old.queue) = (new.rules, new.slow_start, new.queue);
+        old.lanes = new.lanes;
         self.queue.set_max(new.queue);
     }
 

@@ -65,12 +65,21 @@ pub struct Price {
     pub regret: f64,
     /// Failures, late prefills.
     pub trouble: f64,
+    /// Loading the request's LoRA adapter.
+    pub adapter: f64,
 }
 
 impl Price {
     /// The sum.
     pub fn total(&self) -> f64 {
-        self.wait + self.prefill + self.harm + self.decode + self.memory + self.regret + self.trouble
+        self.wait
+            + self.prefill
+            + self.harm
+            + self.decode
+            + self.memory
+            + self.regret
+            + self.trouble
+            + self.adapter
     }
 }
 
@@ -116,6 +125,7 @@ pub fn price(now: Time, shape: &Shape, w: &Weights, replica: &Replica, load: &Lo
         memory: 0.0,
         regret: 0.0,
         trouble: replica.trouble(now),
+        adapter: 0.0,
     };
     let fresh = load.prompt - here.cached.min(load.prompt) + load.output * load.choices;
     if let Some(capacity) = replica.facts.capacity.filter(|&c| c > 0) {

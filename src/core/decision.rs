@@ -9,10 +9,18 @@ use super::ids::ReplicaId;
 pub enum Arrival {
     /// Placed and reserved.
     Placed(Placed),
-    /// Nothing can take it now: it stands in the line. Arrive again when [`Fleet::turns`](super::fleet::Fleet::turns) names it.
-    Waiting,
+    /// It waits. Arrive again when [`Fleet::turns`](super::fleet::Fleet::turns) names it.
+    Waiting(Ticket),
     /// It can't be served.
     Rejected(Rejection),
+}
+
+/// A place among those who wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    /// The replica that it chose and in whose lane it waits; `None`: nothing can take it now, and it stands in the line for
+    /// whatever comes.
+    pub lane: Option<ReplicaId>,
 }
 
 /// A reservation.
@@ -47,6 +55,10 @@ pub enum Rejection {
     },
     /// Too many wait already.
     QueueFull,
+    /// Many wait, and this one was picked to go so that it doesn't come to the above for all: the lowest band first.
+    Shed,
+    /// It had a deadline, and wasn't placed by then.
+    Deadline,
     /// The one replica that could continue the conversation is gone or can't serve.
     PinnedGone,
 }
@@ -62,6 +74,8 @@ pub enum Excluded {
     Draining,
     /// It has been tried for this request.
     Tried,
+    /// The gateway's subset doesn't have it.
+    Subset,
     /// Another replica must serve this request.
     NotPinned,
     /// Its context is too short.
@@ -84,6 +98,7 @@ impl Excluded {
             Excluded::State(s) => s.label(),
             Excluded::Draining => "draining",
             Excluded::Tried => "already_tried",
+            Excluded::Subset => "not_in_subset",
             Excluded::NotPinned => "another_is_pinned",
             Excluded::TooLong => "context_too_short",
             Excluded::MaybeTooLong => "context_may_be_too_short",

@@ -4,7 +4,8 @@
 //! [`ReplicaId`], one life of one slot; requests end by their own id, exactly once, also when their replica has left
 //! and another lives in its place.
 
-use super::admission::Queue;
+use super::adapters::Adapters;
+use super::admission::{LaneRules, Lanes, Queue, Tenants};
 use super::cost::Weights;
 use super::health::{Probe, Rules, State};
 use super::ids::{Holder, ModelId, ReplicaId, RequestId};
@@ -14,7 +15,7 @@ use super::model::ModelStats;
 use super::replica::{Facts, Medians, Replica};
 use super::speed::Shape;
 use super::time::Time;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a fleet is set up with.
 #[derive(Clone, Debug)]
@@ -29,8 +30,12 @@ pub struct Settings {
     pub slow_start: f64,
     /// Tokens a byte of text to start from.
     pub tokens_per_byte: f64,
-    /// Requests that may wait at most.
+    /// Requests that may wait at most, in all lanes and in line. 0: nobody waits, and there are no lanes.
     pub queue: usize,
+    /// When requests wait in lanes, and in which order.
+    pub lanes: LaneRules,
+    /// Seed of what is random: who is shed.
+    pub seed: u64,
     /// Replicas at most.
     pub max_replicas: Holder,
     /// Models at most; traffic of others is priced with the defaults.
@@ -45,7 +50,9 @@ impl Default for Settings {
             rules: Rules::default(),
             slow_start: 30.0,
             tokens_per_byte: 0.25,
-            queue: 1024,
+            queue: 16_384,
+            lanes: LaneRules::default(),
+            seed: 1,
             max_replicas: 1024,
             max_models: 1024,
         }
@@ -101,6 +108,9 @@ pub(super) struct Booked {
     pub(super) clean: bool,
     /// A decode step by the shape when its first token came.
     pub(super) step: f64,
+    /// The account of its tenant, and the tokens charged there.
+    pub(super) account: u64,
+    pub(super) charged: f64,
     /// What [`prefilled`](super::ledger::Ledger::prefilled) was then.
     pub(super) prefilled: f64,
 }
@@ -116,6 +126,10 @@ pub struct Fleet {
     pub(super) fit: Fit,
     pub(super) medians: Medians,
     pub(super) queue: Queue,
+    pub(super) lanes: Lanes,
+    pub(super) tenants: Tenants,
+    /// Shed while they waited, and not told yet.
+    pub(super) shed: BTreeSet<RequestId>,
     scratch: Vec<f64>,
     finishes: u32,
 }
@@ -129,6 +143,9 @@ impl Fleet {
         Fleet {
             fit: Fit::new(settings.prior),
             queue: Queue::new(settings.queue),
+            lanes: Lanes::default(),
+            tenants: Tenants::default(),
+            shed: BTreeSet::new(),
             settings,
             replicas: Vec::new(),
             lives: Vec::new(),
@@ -183,6 +200,22 @@ impl Fleet {
         if let Some(r) = self.get_mut(id) {
             change(&mut r.facts);
         }
+    }
+
+    /// Changes what is known of a replica's LoRA adapters.
+    pub fn adapters(&mut self, id: ReplicaId, change: impl FnOnce(&mut Adapters)) {
+        if let Some(r) = self.get_mut(id) {
+            change(&mut r.adapters);
+        }
+    }
+
+    /// Seconds until a placed request should have ended, by what is expected of it; 0 once that is past.
+    pub fn remaining(&self, now: Time, id: RequestId) -> Option<f64> {
+        let b = self.booked.get(&id)?;
+        let r = self.get(b.replica)?;
+        let left = r.ledger.remaining(now, id)?;
+        let step = self.fit.shape().decode_step(r.ledger.sequences(now), r.ledger.context(now));
+        Some(left.prefill + left.tokens * step * r.pace.decode)
     }
 
     /// All replicas on the books.
@@ -245,6 +278,7 @@ impl Fleet {
         if let Some(r) = self.get_mut(b.replica) {
             r.succeeded(now);
         }
+        self.tenants.correct(b.account, taken(&b, &outcome) - b.charged);
         self.learn(now, &b, &outcome);
         self.bury(b.replica);
     }
@@ -275,15 +309,22 @@ impl Fleet {
 
     /// The client left: everything that was booked for it is released.
     pub fn cancel(&mut self, now: Time, id: RequestId) {
-        self.queue.leave(id);
+        self.unqueue(id);
         if let Some(b) = self.release(now, id) {
             self.bury(b.replica);
         }
     }
 
-    /// Gives up a place in the line.
+    /// Gives up a place in a lane or in the line.
     pub fn unqueue(&mut self, id: RequestId) {
         self.queue.leave(id);
+        self.shed.remove(&id);
+        self.drop_from_lane(id);
+    }
+
+    /// Turns the lanes on or off; who waits goes on waiting. Returns what was before.
+    pub fn use_lanes(&mut self, on: bool) -> bool {
+        std::mem::replace(&mut self.settings.lanes.on, on)
     }
 
     /// What it was set up with.
@@ -302,9 +343,14 @@ impl Fleet {
         self.booked.len()
     }
 
-    /// Requests waiting.
+    /// Requests waiting, in lanes or in line.
     pub fn waiting(&self) -> usize {
-        self.queue.len()
+        self.queue.len() + self.lanes.len() + self.shed.len()
+    }
+
+    /// Requests waiting in the lane of a replica.
+    pub fn in_lane(&self, id: ReplicaId) -> usize {
+        self.lanes.lane(id.slot).len()
     }
 
     /// Statistics of a model.
@@ -340,6 +386,7 @@ impl Fleet {
         if flights != self.booked.len() {
             return Err(format!("{} requests booked, {flights} in the ledgers", self.booked.len()));
         }
+        self.check_waiting()?;
         for (id, b) in &self.booked {
             if self.get(b.replica).is_none() {
                 return Err(format!("{id:?} is booked on {:?}, which is gone", b.replica));
@@ -372,6 +419,7 @@ impl Fleet {
 
     fn release(&mut self, now: Time, id: RequestId) -> Option<Booked> {
         let b = self.booked.remove(&id)?;
+        self.tenants.close(b.account);
         if let Some(r) = self.get_mut(b.replica) {
             r.ledger.release(now, id);
         }
@@ -447,6 +495,13 @@ impl Fleet {
         let medians = self.medians;
         self.replicas.iter_mut().flatten().for_each(|r| r.repace(now, medians));
     }
+}
+
+/// Tokens that a request took: what it computed of its prompt, and its output.
+fn taken(b: &Booked, outcome: &Outcome) -> f64 {
+    let prompt = outcome.prompt_tokens.map_or(b.prompt, f64::from);
+    let cached = outcome.cached_tokens.map_or(b.cached, f64::from).min(prompt);
+    prompt - cached + f64::from(outcome.output_tokens.unwrap_or(0))
 }
 
 /// Seconds of prefill at which a sample counts half.

@@ -43,6 +43,15 @@ pub struct Polled {
     pub kv_usage: Option<f64>,
 }
 
+/// What a request in flight has still to do, by what is expected of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Remaining {
+    /// Seconds until its prefill should be done.
+    pub prefill: f64,
+    /// Output tokens of each choice.
+    pub tokens: f64,
+}
+
 /// Seconds that a metrics page is believed.
 const FRESH: f64 = 5.0;
 /// Seconds over which the share of time spent on prompts is taken: longer than one long prompt, shorter than a change
@@ -235,6 +244,14 @@ impl Ledger {
             self.calls -= 1;
         }
         Some(f)
+    }
+
+    /// What a request in flight has still to do.
+    pub fn remaining(&self, now: Time, id: RequestId) -> Option<Remaining> {
+        let f = self.flights.iter().find(|f| f.id == id)?;
+        // Its choices decode at once; what it produced already is no longer in `output`.
+        let tokens = f64::from(f.output) / f64::from(f.sequences.max(1));
+        Some(Remaining { prefill: f.due.since(now).max(0.0), tokens })
     }
 
     /// Takes in a metrics page.

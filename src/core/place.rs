@@ -1,10 +1,9 @@
 //! Filter, price, choose, reserve: one step, so that two requests never see the same idle replica.
 
 use super::cost::{self, Here, Load, Price};
-use super::decision::{Arrival, Candidate, Decision, Excluded, Placed, Rejection};
+use super::decision::{Arrival, Candidate, Decision, Excluded, Placed, Rejection, Ticket};
 use super::fleet::{Booked, Fleet};
 use super::health::State;
-use super::ids::RequestId;
 use super::ledger::Flight;
 use super::model::ModelStats;
 use super::prefix::Space;
@@ -38,12 +37,15 @@ const STAY: f64 = 0.8;
 /// Prices this near (seconds) are equal, whatever the share.
 const EQUAL: f64 = 1e-4;
 
-type List = SmallVec<[Candidate; 32]>;
+pub(super) type List = SmallVec<[Candidate; 32]>;
 
 impl Fleet {
-    /// A request comes: choose and reserve, or wait, or refuse. A waiting request arrives again when it is its turn.
+    /// A request comes: choose and reserve, or wait where it chose, or refuse. A waiting request arrives again when it is its turn.
     pub fn arrive(&mut self, now: Time, req: &Request, seen: &Seen<'_>) -> Arrival {
-        if self.queue.behind(req.id, req.model) {
+        if let Some(rejection) = self.turned_away(now, req) {
+            return Arrival::Rejected(rejection);
+        }
+        if self.lanes.get(req.id).is_none() && self.queue.behind(req.id, req.model) {
             return self.wait(req);
         }
         let load = self.size(req);
@@ -51,7 +53,11 @@ impl Fleet {
         let Some((at, _)) = self.choose(now, req, seen, &load, &list) else {
             return self.refuse(req, &load, &list);
         };
-        let placed = self.book(now, req, &load, &list[at]);
+        let account = match self.wait_in_lane(now, req, &load, &list[at]) {
+            Ok(arrival) => return arrival,
+            Err(account) => account,
+        };
+        let placed = self.book(now, req, &load, &list[at], account);
         self.queue.leave(req.id);
         Arrival::Placed(placed)
     }
@@ -70,13 +76,8 @@ impl Fleet {
         }
     }
 
-    /// Requests in the line whose turn it is to arrive again. Call it after anything that may have made room.
-    pub fn turns(&self) -> SmallVec<[RequestId; 4]> {
-        self.queue.heads()
-    }
-
     /// Tokens of a prompt, and what it will decode.
-    fn size(&self, req: &Request) -> Load {
+    pub(super) fn size(&self, req: &Request) -> Load {
         let stats = req.model.and_then(|m| self.models.get(&m));
         let ratio = stats.map_or(self.settings.tokens_per_byte, ModelStats::tokens_per_byte);
         let prompt = match req.length {
@@ -99,7 +100,7 @@ impl Fleet {
     }
 
     /// Every replica with its exclusion or price; prices of the excluded only when `all`.
-    fn survey(&self, now: Time, req: &Request, seen: &Seen<'_>, load: &Load, all: bool) -> List {
+    pub(super) fn survey(&self, now: Time, req: &Request, seen: &Seen<'_>, load: &Load, all: bool) -> List {
         let block = self.block_tokens(req, load);
         // The last token is always computed, and engines reuse whole blocks.
         let most = match req.length {
@@ -117,15 +118,19 @@ impl Fleet {
             let tokens = |blocks: u64| blocks as f64 * block;
             let excluded = self.excluded(now, r, req, load, share);
             let wanted = all || excluded.is_none_or(Excluded::soft);
-            let price = match (wanted, req.generates) {
+            let mut price = match (wanted, req.generates) {
                 (false, _) => Price::default(),
                 (true, true) => {
                     let here =
                         Here { cached, room: space.room.map(tokens), pinned: space.pinned.map(tokens) };
-                    cost::price(now, shape, &self.settings.weights, r, load, &here)
+                    let price = cost::price(now, shape, &self.settings.weights, r, load, &here);
+                    Price { adapter: r.adapters.load_seconds(req.model), ..price }
                 }
                 (true, false) => cost::call_price(now, shape, r),
             };
+            if wanted && self.lanes_on() {
+                self.price_lane(now, req, r, load, &mut price);
+            }
             list.push(Candidate { replica: r.id, blocks, cached, price, excluded });
         }
         list
@@ -144,6 +149,8 @@ impl Fleet {
             Some(Excluded::Draining)
         } else if !r.serves(req.model) {
             Some(Excluded::Model)
+        } else if req.only.as_ref().is_some_and(|only| only.binary_search(&r.id).is_err()) {
+            Some(Excluded::Subset)
         } else if req.exclude.contains(&r.id) {
             Some(Excluded::Tried)
         } else if req.pinned.is_some_and(|p| p != r.id) {
@@ -152,7 +159,7 @@ impl Fleet {
             Some(Excluded::State(r.health.state()))
         } else if long == Some(Excluded::TooLong) {
             long
-        } else if r.cap(now).is_some_and(|cap| r.ledger.in_flight() >= cap) {
+        } else if self.shut(now, r, req.id) {
             Some(Excluded::Full)
         } else if long.is_some() {
             // From here on: what may be overlooked. It must not hide what may not.
@@ -203,6 +210,13 @@ impl Fleet {
         let eligible =
             |c: &&Candidate| c.excluded.is_none() || (!hard && c.excluded.is_some_and(Excluded::soft));
         let best = list.iter().filter(eligible).map(|c| c.price.total()).min_by(f64::total_cmp)?;
+        // Who waits stays where it waits, unless another place is clearly cheaper now.
+        if let Some(lane) = self.waits_at(req.id)
+            && let Some(at) = list.iter().position(|c| c.replica == lane && eligible(&c))
+            && list[at].price.total() * self.settings.lanes.stay <= best
+        {
+            return Some((at, 1));
+        }
         if seen.continues
             && let Some(home) = self.home(list.iter().enumerate().filter(|(_, c)| eligible(c)))
             && list[home].price.total() * STAY <= best
@@ -242,7 +256,16 @@ impl Fleet {
             .map(|(at, _)| at)
     }
 
-    fn book(&mut self, now: Time, req: &Request, load: &Load, c: &Candidate) -> Placed {
+    pub(super) fn book(
+        &mut self,
+        now: Time,
+        req: &Request,
+        load: &Load,
+        c: &Candidate,
+        account: u64,
+    ) -> Placed {
+        let charged = load.prompt - c.cached + load.output * load.choices;
+        self.tenants.placed(account, charged);
         if let Some(model) = req.model
             && self.models.len() < self.settings.max_models
         {
@@ -253,6 +276,9 @@ impl Fleet {
         if let Some(r) = self.get_mut(c.replica) {
             if c.blocks == 0 {
                 r.last_cold = now;
+            }
+            if let Some(model) = req.model {
+                r.adapters.used(model);
             }
             let scale = r.pace.prefill;
             let here = Here { cached: c.cached, ..Here::default() };
@@ -294,6 +320,8 @@ impl Fleet {
                 disturbance,
                 clean: clean && req.generates,
                 step: idle_step,
+                account,
+                charged,
                 prefilled: 0.0,
             };
             self.booked.insert(req.id, booked);
@@ -314,7 +342,7 @@ impl Fleet {
         if any(|e| matches!(e, Excluded::Full | Excluded::State(State::Starting))) {
             return self.wait(req);
         }
-        self.queue.leave(req.id);
+        self.unqueue(req.id);
         let rejection = if !list.is_empty() && list.iter().all(|c| c.excluded == Some(Excluded::Model)) {
             Rejection::UnknownModel
         } else if any(|e| e == Excluded::TooLong) {
@@ -331,10 +359,16 @@ impl Fleet {
         Arrival::Rejected(rejection)
     }
 
+    /// In the line of those whom nothing can take now.
     fn wait(&mut self, req: &Request) -> Arrival {
+        self.drop_from_lane(req.id);
+        let full = self.queue.len() + self.lanes.len() >= self.settings.queue && !self.queue.has(req.id);
         match self.queue.join(req.id, req.model) {
-            Ok(()) => Arrival::Waiting,
-            Err(_) => Arrival::Rejected(Rejection::QueueFull),
+            Ok(()) if !full => Arrival::Waiting(Ticket { lane: None }),
+            _ => {
+                self.queue.leave(req.id);
+                Arrival::Rejected(Rejection::QueueFull)
+            }
         }
     }
 

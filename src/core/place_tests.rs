@@ -1,9 +1,10 @@
 //! Placement: what users of other routers suffered from, each as a test.
 
 use super::*;
+use crate::core::admission::LaneRules;
 use crate::core::fleet::{Failure, Outcome, Settings};
 use crate::core::health::Probe;
-use crate::core::ids::{ModelId, ReplicaId};
+use crate::core::ids::{ModelId, ReplicaId, RequestId};
 use crate::core::ledger::Polled;
 use crate::core::replica::Facts;
 use crate::core::speed::Shape;
@@ -11,7 +12,8 @@ use crate::core::speed::Shape;
 const MODEL: ModelId = ModelId(1);
 
 fn fleet(n: u16, settings: Settings) -> (Fleet, Vec<ReplicaId>) {
-    let mut f = Fleet::new(settings);
+    // Where requests go is the matter here; how they wait is that of `waiting_tests.rs`.
+    let mut f = Fleet::new(Settings { lanes: LaneRules::OFF, ..settings });
     let ids: Vec<_> = (0..n).map(|i| join(&mut f, Time(0), u64::from(i) + 1, Facts::default())).collect();
     (f, ids)
 }
@@ -223,7 +225,7 @@ fn ties_are_uniform_over_ten_thousand_prompts() {
 #[test]
 fn independent_routers_agree_on_the_order_of_equals() {
     let pick = |order: [u64; 4]| {
-        let mut f = Fleet::new(Settings::default());
+        let mut f = Fleet::new(Settings { lanes: LaneRules::OFF, ..Settings::default() });
         let keys: Vec<_> = order.iter().map(|&k| (k, join(&mut f, Time(0), k, Facts::default()))).collect();
         (0..50u64)
             .map(|i| {
@@ -336,10 +338,10 @@ fn a_new_replica_grows_into_its_share() {
 
 #[test]
 fn loading_replicas_make_requests_wait_dead_ones_dont() {
-    let mut f = Fleet::new(Settings::default());
+    let mut f = Fleet::new(Settings { lanes: LaneRules::OFF, ..Settings::default() });
     let id = f.join(Facts { key: 1, ..Facts::default() }).unwrap();
-    assert_eq!(f.arrive(Time(1), &cold(1, 10), &Seen::default()), Arrival::Waiting);
-    assert_eq!(f.turns().as_slice(), [RequestId(1)]);
+    assert_eq!(f.arrive(Time(1), &cold(1, 10), &Seen::default()), Arrival::Waiting(Ticket { lane: None }));
+    assert_eq!(f.turns(Time(2)).go.as_slice(), [RequestId(1)]);
     f.probe(Time(2), id, Probe::Ok);
     assert!(matches!(f.arrive(Time(2), &cold(1, 10), &Seen::default()), Arrival::Placed(_)));
     assert_eq!(f.waiting(), 0);
@@ -352,21 +354,28 @@ fn loading_replicas_make_requests_wait_dead_ones_dont() {
 
 #[test]
 fn a_full_fleet_makes_a_line_and_the_line_is_bounded() {
-    let mut f = Fleet::new(Settings { queue: 5, ..Settings::default() });
+    let mut f = Fleet::new(Settings { queue: 5, lanes: LaneRules::OFF, ..Settings::default() });
     join(&mut f, Time(0), 1, Facts { max_in_flight: Some(2), ..Facts::default() });
     for i in 0..2 {
         place(&mut f, Time(1), &cold(i, 10), &[]);
     }
     for i in 2..7 {
-        assert_eq!(f.arrive(Time(1), &cold(i, 10), &Seen::default()), Arrival::Waiting);
+        assert_eq!(
+            f.arrive(Time(1), &cold(i, 10), &Seen::default()),
+            Arrival::Waiting(Ticket { lane: None })
+        );
     }
     let full = f.arrive(Time(1), &cold(7, 10), &Seen::default());
     assert_eq!(full, Arrival::Rejected(Rejection::QueueFull));
     done(&mut f, Time(2), 0);
-    assert_eq!(f.arrive(Time(2), &cold(3, 10), &Seen::default()), Arrival::Waiting, "2 is first");
+    assert_eq!(
+        f.arrive(Time(2), &cold(3, 10), &Seen::default()),
+        Arrival::Waiting(Ticket { lane: None }),
+        "2 is first"
+    );
     assert!(matches!(f.arrive(Time(2), &cold(2, 10), &Seen::default()), Arrival::Placed(_)));
     f.cancel(Time(3), RequestId(3));
-    assert_eq!(f.turns().as_slice(), [RequestId(4)]);
+    assert_eq!(f.turns(Time(2)).go.as_slice(), [RequestId(4)]);
 }
 
 #[test]
@@ -435,4 +444,39 @@ fn calls_go_to_the_least_loaded() {
         counts[usize::from(place(&mut f, Time(1), &call, &[]).replica.slot)] += 1;
     }
     assert_eq!(counts, [10; 3]);
+}
+
+#[test]
+fn a_request_of_half_an_hour_keeps_its_place_on_the_books() {
+    let (mut f, ids) = fleet(2, Settings::default());
+    let home = place(&mut f, Time(0), &cold(1, 1000), &[]).replica;
+    f.first_token(Time::from_secs(1.0), RequestId(1));
+    // Half an hour of other traffic and of housekeeping: nothing ends by its age.
+    for n in 0..1800u64 {
+        let now = Time::from_secs(1.0 + n as f64);
+        place(&mut f, now, &cold(2 + n, 100), &[]);
+        done(&mut f, now, 2 + n);
+        f.tick(Time(0), 0.0);
+        assert_eq!(f.in_flight(), 1);
+    }
+    let there = |f: &Fleet| f.get(home).unwrap().ledger.in_flight();
+    assert_eq!(there(&f), 1);
+    done(&mut f, Time::from_secs(1802.0), 1);
+    assert_eq!((there(&f), f.in_flight(), ids.len()), (0, 0, 2));
+}
+
+#[test]
+fn server_errors_never_take_out_more_than_half_of_the_fleet() {
+    for (failure, left) in [(Failure::Status(500), 2), (Failure::Connect, 0)] {
+        let (mut f, _) = fleet(4, Settings::default());
+        for n in 0..200u64 {
+            let now = Time::from_secs(1.0 + n as f64 * 0.01);
+            let Arrival::Placed(_) = f.arrive(now, &cold(n, 100), &Seen::default()) else { break };
+            f.fail(now.plus(0.001), RequestId(n), failure);
+        }
+        let ready = f.replicas().filter(|r| r.health.state() == crate::core::health::State::Ready).count();
+        // What may be the requests' own doing ends no service; a replica that can't be reached serves nobody.
+        assert_eq!(ready, left, "{failure:?}");
+        f.check_invariants().unwrap();
+    }
 }

@@ -7,6 +7,7 @@
 use super::ids::RequestId;
 use super::ledger::Polled;
 use super::time::Time;
+use super::waiting::Turns;
 
 /// A request as it arrives.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +36,17 @@ pub struct Sight<'a> {
     pub exact: &'a [u32],
 }
 
+/// What becomes of a request that arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// It goes to that replica and is booked there.
+    At(usize),
+    /// It waits in the router until [`Policy::turns`] names it.
+    Waits,
+    /// It is refused.
+    Refused,
+}
+
 /// A placement policy. Replicas are numbers from 0.
 pub trait Policy {
     /// Its name in tables.
@@ -52,6 +64,18 @@ pub trait Policy {
 
     /// Chooses one of `sight.up` and books the request there.
     fn place(&mut self, now: Time, request: &Arriving<'_>, sight: &Sight<'_>) -> usize;
+
+    /// A request arrives, or one that waits arrives again because it was its turn. Routers that place at once, whatever
+    /// comes, leave this as it is.
+    fn offer(&mut self, now: Time, request: &Arriving<'_>, sight: &Sight<'_>) -> Placement {
+        Placement::At(self.place(now, request, sight))
+    }
+
+    /// Those that wait and are to arrive again now, and when to look next. Asked after everything that happened while
+    /// anybody waits, until nobody's turn it is.
+    fn turns(&mut self, _now: Time) -> Turns {
+        Turns::default()
+    }
 
     /// The first token of a request was seen.
     fn first_token(&mut self, _now: Time, _id: RequestId) {}

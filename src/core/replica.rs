@@ -1,5 +1,6 @@
 //! What we believe about one replica.
 
+use super::adapters::Adapters;
 use super::health::Health;
 use super::ids::{ModelId, ReplicaId};
 use super::learn::Scale;
@@ -40,6 +41,8 @@ pub struct Replica {
     pub prefill: Scale,
     /// How much slower than the pool's shape its decode steps are.
     pub decode: Scale,
+    /// Its LoRA adapters.
+    pub adapters: Adapters,
     /// Both as factors, drawn to the pool's medians: what prices are made with.
     pub pace: Pace,
     /// When it last was given a prompt of which it held nothing.
@@ -100,6 +103,7 @@ impl Replica {
             ledger: Ledger::default(),
             prefill: Scale::default(),
             decode: Scale::default(),
+            adapters: Adapters::default(),
             pace: Pace::default(),
             last_cold: Time(0),
             failures: 0.0,

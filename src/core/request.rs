@@ -2,7 +2,9 @@
 
 use super::ids::{ModelId, ReplicaId, RequestId};
 use super::prefix::chain::TEXT_BLOCK;
+use super::time::Time;
 use smallvec::SmallVec;
+use std::sync::Arc;
 
 /// How long a prompt is, and in which unit its chain counts.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,8 +46,16 @@ pub struct Request {
     pub streams: bool,
     /// The replica that must serve it, if one must (`previous_response_id`).
     pub pinned: Option<ReplicaId>,
+    /// Priority band: the higher, the sooner, strictly. 0 is the usual one.
+    pub priority: i8,
+    /// Whose request it is, for fairness among those who wait: a hash of the tenant's name; 0 for those that name none.
+    pub tenant: u64,
+    /// It isn't wanted any more if it hasn't been placed by then.
+    pub deadline: Option<Time>,
     /// Replicas already tried for this request: not eligible again.
     pub exclude: SmallVec<[ReplicaId; 2]>,
+    /// The only replicas that it may go to, sorted (a gateway's subset); `None`: any.
+    pub only: Option<Arc<[ReplicaId]>>,
 }
 
 impl Request {
@@ -61,7 +71,11 @@ impl Request {
             generates: true,
             streams: true,
             pinned: None,
+            priority: 0,
+            tenant: 0,
+            deadline: None,
             exclude: SmallVec::new(),
+            only: None,
         }
     }
 }

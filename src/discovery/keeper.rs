@@ -1,8 +1,10 @@
 //! Holds the fleet to what the sources say.
 
+use super::board::{Board, Listing, Standing};
 use super::file::{Look, ReplicaFile};
-use super::plan::{Present, plan};
+use super::plan::{Present, Wanted, plan};
 use crate::config::{Config, ReplicaDefaults, ReplicaSpec};
+use crate::core::ReplicaId;
 use crate::observe::{Flag, Loud};
 use crate::router::{Member, Router};
 use std::collections::HashSet;
@@ -17,7 +19,13 @@ pub(super) struct Keeper {
     fixed: Vec<ReplicaSpec>,
     /// Of the file, as of its last good state.
     listed: Vec<ReplicaSpec>,
-    wanted: Vec<Member>,
+    /// Where other sources post what they found.
+    board: Board,
+    /// What they had posted at the last look.
+    found: Vec<Listing>,
+    wanted: Vec<Wanted>,
+    /// Lives that were drained, and held, because a source said so.
+    told: Told,
     /// Why some that are listed aren't wanted.
     refused: Vec<String>,
     /// Have the sources been read at all?
@@ -30,15 +38,24 @@ pub(super) struct Keeper {
     left_out: Flag,
 }
 
+#[derive(Default)]
+struct Told {
+    drained: HashSet<ReplicaId>,
+    held: HashSet<ReplicaId>,
+}
+
 impl Keeper {
-    pub(super) fn new(config: &Config, router: Arc<Router>, loud: &Loud) -> Self {
+    pub(super) fn new(config: &Config, router: Arc<Router>, loud: &Loud, board: Board) -> Self {
         Keeper {
             router,
             defaults: config.replica_defaults.clone(),
             file: config.replica_file.clone().map(ReplicaFile::new),
             fixed: config.replicas.clone(),
             listed: Vec::new(),
+            board,
+            found: Vec::new(),
             wanted: Vec::new(),
+            told: Told::default(),
             refused: Vec::new(),
             begun: false,
             settled: false,
@@ -82,6 +99,11 @@ impl Keeper {
                 self.unusable.raise_for(&format!("{why}; the {kept} replicas that it listed before stay"));
             }
         }
+        let found = self.board.read();
+        if found != self.found {
+            self.found = found;
+            changed = true;
+        }
         if changed {
             self.choose();
         }
@@ -95,13 +117,17 @@ impl Keeper {
         let (mut keys, mut names) = (HashSet::new(), HashSet::new());
         let mut refused = Vec::new();
         self.wanted.clear();
-        for spec in self.fixed.iter().chain(&self.listed) {
-            let name = spec.label().to_owned();
-            match Member::new(spec.clone().with_defaults(&self.defaults)) {
+        let listed = self.fixed.iter().chain(&self.listed).cloned().map(Listing::new);
+        for Listing { spec, incarnation, standing } in listed.chain(self.found.iter().cloned()) {
+            let (name, url) = (spec.label().to_owned(), spec.url.clone());
+            match Member::new(spec.with_defaults(&self.defaults)) {
                 Err(why) => refused.push(why),
-                Ok(m) if !keys.insert(m.key()) => refused.push(format!("{} is listed twice", spec.url)),
+                Ok(m) if !keys.insert(m.key()) => refused.push(format!("{url} is listed twice")),
                 Ok(_) if !names.insert(name.clone()) => refused.push(format!("two are named {name}")),
-                Ok(m) => self.wanted.push(m),
+                Ok(mut member) => {
+                    member.incarnation = incarnation;
+                    self.wanted.push(Wanted { member, standing });
+                }
             }
         }
         self.refused = refused;
@@ -113,11 +139,24 @@ impl Keeper {
             .iter()
             .filter_map(|v| {
                 let member = self.router.member(v.replica)?;
-                let (ready, draining) = (v.state == "ready", v.draining);
-                Some(Present { id: v.replica, key: member.key(), spec: member.spec, ready, draining })
+                Some(Present {
+                    id: v.replica,
+                    key: member.key(),
+                    incarnation: member.incarnation,
+                    spec: member.spec,
+                    ready: v.state == "ready",
+                    draining: v.draining,
+                    drained_here: self.told.drained.contains(&v.replica),
+                    held: self.told.held.contains(&v.replica),
+                })
             })
             .collect();
         let plan = plan(&present, &self.wanted);
+        let name = |id| views.iter().find(|v| v.replica == id).map_or("", |v| v.name.as_str());
+        for id in plan.ghosts {
+            tracing::info!(replica = name(id), "leaves: its address belongs to another server now");
+            self.router.leave(id);
+        }
         let mut left_out = self.refused.clone();
         for entrant in plan.joins {
             let (name, url) = (entrant.member.spec.label().to_owned(), entrant.member.spec.url.clone());
@@ -127,9 +166,23 @@ impl Keeper {
                     if entrant.draining {
                         self.router.drain(id, true);
                     }
+                    // At once: its first health page may come any moment.
+                    match entrant.standing {
+                        Standing::Held => self.hold(id, true),
+                        Standing::Drains if !entrant.draining => self.drain(id, true),
+                        Standing::Drains | Standing::Serves => {}
+                    }
                 }
                 Err(why) => left_out.push(format!("{name}: {why}")),
             }
+        }
+        for (id, on) in plan.drains {
+            tracing::info!(replica = name(id), draining = on, "as its source says");
+            self.drain(id, on);
+        }
+        for (id, on) in plan.holds {
+            tracing::info!(replica = name(id), ready = !on, "as its source says");
+            self.hold(id, on);
         }
         // Those that couldn't join are tried again: there may be room later.
         self.settled = plan.waiting == 0 && left_out.len() == self.refused.len();
@@ -139,16 +192,38 @@ impl Keeper {
             self.left_out.raise_for(&left_out.join("; "));
         }
         for id in plan.leaves {
-            let name = views.iter().find(|v| v.replica == id).map_or("", |v| v.name.as_str());
-            tracing::info!(replica = name, "leaves; what it is doing goes on");
+            tracing::info!(replica = name(id), "leaves; what it is doing goes on");
             self.router.leave(id);
         }
+        // Those that have left are forgotten here, too.
+        let lives: HashSet<_> = self.router.endpoints().iter().map(|e| e.id).collect();
+        self.told.drained.retain(|life| lives.contains(life));
+        self.told.held.retain(|life| lives.contains(life));
+    }
+
+    fn drain(&mut self, id: ReplicaId, on: bool) {
+        self.router.drain(id, on);
+        note(&mut self.told.drained, id, on);
+    }
+
+    fn hold(&mut self, id: ReplicaId, on: bool) {
+        self.router.hold(id, on);
+        note(&mut self.told.held, id, on);
+    }
+}
+
+fn note(set: &mut HashSet<ReplicaId>, life: ReplicaId, on: bool) {
+    if on {
+        set.insert(life);
+    } else {
+        set.remove(&life);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::health::Probe;
     use crate::observe::Metrics;
 
     fn keeper(fixed: &[&str]) -> (Keeper, Arc<Router>, Loud) {
@@ -156,7 +231,8 @@ mod tests {
             Config { replicas: fixed.iter().map(|u| ReplicaSpec::new(*u)).collect(), ..Config::default() };
         let router = Router::new(&config, 1);
         let loud = Loud::new(Arc::new(Metrics::new()));
-        (Keeper::new(&config, router.clone(), &loud), router, loud)
+        let board = Board::new(|| {});
+        (Keeper::new(&config, router.clone(), &loud, board), router, loud)
     }
 
     fn names(router: &Router) -> Vec<String> {
@@ -190,5 +266,42 @@ mod tests {
         for part in ["listed twice", "two are named a:1", "ftp://c"] {
             assert!(list[0].detail.contains(part), "{}", list[0].detail);
         }
+    }
+
+    fn found(url: &str, incarnation: u64, standing: Standing) -> Listing {
+        Listing { spec: ReplicaSpec::new(url), incarnation, standing }
+    }
+
+    #[test]
+    fn what_sources_post_joins_drains_and_leaves() {
+        let (mut k, router, _loud) = keeper(&["http://a:1"]);
+        let board = k.board.clone();
+        board.post(3, vec![found("http://b:1", 1, Standing::Drains), found("http://c:1", 2, Standing::Held)]);
+        k.look();
+        assert_eq!(names(&router), ["a:1", "b:1", "c:1"]);
+        let draining = |router: &Router| {
+            router.replicas().into_iter().filter(|v| v.draining).map(|v| v.name).collect::<Vec<_>>()
+        };
+        assert_eq!(draining(&router), ["b:1"]);
+        let id = |name: &str| router.replicas().into_iter().find(|v| v.name == name).unwrap().replica;
+        let (a, c) = (id("a:1"), id("c:1"));
+        for replica in [a, c] {
+            router.probe(replica, Probe::Ok);
+        }
+        let state = |id| router.replicas().into_iter().find(|v| v.replica == id).unwrap().state;
+        assert_eq!((state(a), state(c)), ("ready", "starting"), "held by its source");
+        router.drain(a, true);
+        board.post(
+            3,
+            vec![found("http://b:1", 1, Standing::Serves), found("http://c:1", 2, Standing::Serves)],
+        );
+        k.look();
+        router.probe(c, Probe::Ok);
+        assert_eq!((draining(&router), state(c)), (vec!["a:1".to_owned()], "ready"));
+        board.post(3, vec![found("http://c:1", 9, Standing::Serves)]);
+        k.look();
+        assert_eq!(names(&router), ["a:1", "c:1"]);
+        assert_ne!(id("c:1"), c, "another server at the same address is another life");
+        assert!(k.told.drained.is_empty() && k.told.held.is_empty());
     }
 }

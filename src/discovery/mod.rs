@@ -1,4 +1,4 @@
-//! Who is in the fleet: the list in the configuration, and a file that is watched.
+//! Who is in the fleet: the list in the configuration, a file that is watched, Kubernetes, and DNS.
 //!
 //! What is wanted and what is there are compared afresh each time, so a source that was away for ten minutes, or a
 //! change that was missed, leaves nothing behind: the next comparison puts it right. While a source can't be read, what
@@ -6,20 +6,34 @@
 //!
 //! - `plan`: from what is there and what is wanted to who joins and who leaves; a pure function
 //! - `file`: the replica file, read until it stands still, refused when it is wrong
-//! - `keeper`: puts the two together and drives the router
+//! - `kube`: the pods of an InferencePool; `dns`: the addresses of names
+//! - `search`: the thread of those two
+//! - `board`: where sources that find replicas by themselves post them
+//! - `trouble`: what a source can't find out, told once
+//! - `keeper`: puts them together and drives the router
 
+mod board;
+mod dns;
 mod file;
 mod keeper;
+#[cfg(feature = "kubernetes")]
+mod kube;
 mod plan;
+mod search;
+mod trouble;
 
-pub use plan::{Entrant, Plan, Present, plan};
+pub use board::{Listing, Standing};
+pub use plan::{Entrant, Plan, Present, Wanted, plan};
 
 use crate::config::Config;
 use crate::observe::Loud;
 use crate::router::Router;
+use board::Board;
 use keeper::Keeper;
+use search::Search;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::AcqRel};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -28,27 +42,44 @@ use std::time::Duration;
 /// modification lie on network file systems, and behind symbolic links that are swapped.
 pub const EVERY: Duration = Duration::from_secs(1);
 
-/// A new configuration, and whom to tell that it is followed.
-type Told = (Box<Config>, mpsc::Sender<()>);
+/// What the keeper's thread is told.
+enum Told {
+    /// A source has posted something.
+    Look,
+    /// A new configuration, and whom to tell that it is followed.
+    Follow(Box<Config>, mpsc::Sender<()>),
+    /// That's it.
+    End,
+}
 
 /// Keeps the router's fleet as the sources say. Dropping it ends that; the replicas stay.
 #[derive(Debug)]
 pub struct Discovery {
-    /// The thread ends when this is dropped.
-    told: Option<mpsc::Sender<Told>>,
+    search: Option<Search>,
+    told: mpsc::Sender<Told>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Discovery {
-    /// Lets the replicas of the configuration and of its file join, then watches the file each `every`. A file that
-    /// can't be used is told loudly and doesn't keep the others from serving.
+    /// Lets the replicas of the configuration and of its file join, then watches the file each `every`, and Kubernetes and DNS
+    /// as the configuration says. A source that can't be used is told loudly and doesn't keep the others from serving.
     ///
     /// # Errors
-    /// The thread couldn't be started.
+    /// A thread couldn't be started.
     pub fn start(config: &Config, router: Arc<Router>, loud: &Loud, every: Duration) -> io::Result<Self> {
-        let mut keeper = Keeper::new(config, router, loud);
-        keeper.look();
         let (told, hears) = mpsc::channel::<Told>();
+        let (bell, rung) = (told.clone(), Arc::new(AtomicBool::new(false)));
+        let ring = rung.clone();
+        let board = Board::new(move || {
+            // Once until it is heard: a thread that hangs at a file isn't buried under calls.
+            if !ring.swap(true, AcqRel) {
+                // Nobody listens any more: the keeper has ended.
+                let _ = bell.send(Told::Look);
+            }
+        });
+        let mut keeper = Keeper::new(config, router.clone(), loud, board.clone());
+        keeper.look();
+        let search = Search::start(config, router, loud, board)?;
         // A thread of its own: a network file system that hangs then hangs nothing else.
         let thread = std::thread::Builder::new().name("homing-discovery".into()).spawn(move || {
             loop {
@@ -59,25 +90,30 @@ impl Discovery {
                     hears.recv_timeout(every)
                 };
                 match news {
-                    Ok((config, done)) => {
+                    Ok(Told::Look) => {
+                        // Before the look: what is posted during it rings again.
+                        rung.swap(false, AcqRel);
+                        keeper.look();
+                    }
+                    Ok(Told::Follow(config, done)) => {
                         keeper.reconfigure(&config);
                         // Who told may have stopped waiting.
                         let _ = done.send(());
                     }
                     Err(RecvTimeoutError::Timeout) => keeper.look(),
-                    Err(RecvTimeoutError::Disconnected) => return,
+                    Ok(Told::End) | Err(RecvTimeoutError::Disconnected) => return,
                 }
             }
         })?;
-        Ok(Discovery { told: Some(told), thread: Some(thread) })
+        Ok(Discovery { search, told, thread: Some(thread) })
     }
 
-    /// Follows the sources of that configuration from now on. Who is in both stays, with all that is known of it. Waits
-    /// until it is done, but not for a file that can't be read for `patience`: it is done later then.
+    /// Follows the lists of that configuration from now on: the replicas in it, and its file. Who is in both stays, with all
+    /// that is known of it. Waits until it is done, but not for a file that can't be read for `patience`: it is done
+    /// later then. Kubernetes and DNS stay as they are; a change of those needs a restart, and is told so.
     pub fn reconfigure(&self, config: &Config, patience: Duration) {
-        let Some(told) = &self.told else { return };
         let (done, waits) = mpsc::channel();
-        if told.send((Box::new(config.clone()), done)).is_ok() {
+        if self.told.send(Told::Follow(Box::new(config.clone()), done)).is_ok() {
             let _ = waits.recv_timeout(patience);
         }
     }
@@ -85,7 +121,9 @@ impl Discovery {
 
 impl Drop for Discovery {
     fn drop(&mut self) {
-        drop(self.told.take());
+        drop(self.search.take());
+        // An error says that the thread has ended already.
+        let _ = self.told.send(Told::End);
         if let Some(thread) = self.thread.take() {
             // It has nothing to hand back; a panic in it was reported when it happened.
             let _ = thread.join();

@@ -10,7 +10,7 @@ use listenfd::ListenFd;
 use std::net::TcpListener;
 
 /// Names of the sockets, in the order in which unnamed ones are taken.
-pub const NAMES: [&str; 3] = ["data", "metrics", "admin"];
+pub const NAMES: [&str; 5] = ["data", "metrics", "admin", "extproc", "extproc-health"];
 
 /// Sockets that came with the start, by name.
 #[derive(Debug, Default)]

@@ -82,6 +82,8 @@ pub struct ReplicaMetrics {
     pub actual_cached: Counter,
     /// Requests in flight, by the router's ledger.
     pub in_flight: Gauge,
+    /// Requests that wait for it in the router.
+    pub in_lane: Gauge,
     /// 1 if it takes requests.
     pub up: Gauge,
     /// Learned seconds of prefill for each uncached token.
@@ -159,6 +161,8 @@ metrics! {
     actual_cached: Counter = "homing_actual_cached_tokens_total", &["replica"], Counter::default,
         "Prompt tokens that the engine said were cached.";
     in_flight: Gauge = "homing_replica_in_flight", &["replica"], Gauge::default, "Requests in flight.";
+    in_lane: Gauge = "homing_replica_lane_length", &["replica"], Gauge::default,
+        "Requests that wait in the router for this replica.";
     up: Gauge = "homing_replica_up", &["replica"], Gauge::default, "1 if the replica takes requests.";
     state: Gauge = "homing_replica_state", &["replica", "state"], Gauge::default, "1 for the state it is in.";
     prefill: Gauge = "homing_replica_prefill_seconds_per_token", &["replica"], Gauge::default,
@@ -179,9 +183,15 @@ metrics! {
     index_bytes: Gauge = "homing_index_bytes", &[], Gauge::default, "Memory of the prefix index.";
     index_speculations: Gauge = "homing_index_speculations", &[], Gauge::default,
         "Placements whose prefill hasn't been confirmed yet.";
+    shed: Counter = "homing_shed_total", &["reason"], Counter::default,
+        "Requests refused because too many waited, or too long.";
     tokenized: Counter = "homing_tokenized_total", &["outcome"], Counter::default,
         "Prompts of models with a tokenizer: exact, or why they were followed as text.";
     retries: Counter = "homing_retries_total", &["reason"], Counter::default, "Attempts after the first.";
+    resumes: Counter = "homing_resumes_total", &["outcome"], Counter::default,
+        "Streams whose replica died, by what became of them.";
+    hedges: Counter = "homing_hedges_total", &["outcome"], Counter::default,
+        "Second requests because the first was slow to begin, by who answered first.";
     budget_exhausted: Counter = "homing_retry_budget_exhausted_total", &[], Counter::default,
         "Retries that the budget forbade.";
     degraded: Gauge = "homing_degraded", &["replica", "what"], Gauge::default, "1 while degraded.";
@@ -275,6 +285,11 @@ impl Metrics {
         self.families.requests.get(&[&model.label, &code, reason]).inc();
     }
 
+    /// Counts a request that was refused because too many wait, or because it waited too long.
+    pub fn shed(&self, reason: &'static str) {
+        self.families.shed.get(&[reason]).inc();
+    }
+
     /// Counts a prompt of a model with a tokenizer: `exact`, or why not.
     pub fn tokenized(&self, outcome: &'static str) {
         self.families.tokenized.get(&[outcome]).inc();
@@ -283,6 +298,17 @@ impl Metrics {
     /// Counts an attempt after the first one.
     pub fn retried(&self, reason: &'static str) {
         self.families.retries.get(&[reason]).inc();
+    }
+
+    /// Counts a stream whose replica died: `continued`, `ended` (nothing was missing but its end), `diverged`
+    /// (the other replica said something else than what had been sent already) or `lost`.
+    pub fn resumed(&self, outcome: &'static str) {
+        self.families.resumes.get(&[outcome]).inc();
+    }
+
+    /// Counts a second request: `won`, `lost`, or `no_budget` for one that wasn't sent.
+    pub fn hedged(&self, outcome: &'static str) {
+        self.families.hedges.get(&[outcome]).inc();
     }
 
     /// Counts a reload of the configuration.
@@ -307,6 +333,7 @@ impl Metrics {
                 predicted_cached: f.predicted_cached.get(&[label]),
                 actual_cached: f.actual_cached.get(&[label]),
                 in_flight: gauge(&f.in_flight),
+                in_lane: gauge(&f.in_lane),
                 up: gauge(&f.up),
                 prefill_seconds_per_token: gauge(&f.prefill),
                 step_seconds: gauge(&f.step),

@@ -5,6 +5,7 @@
 //! - [`splice_usage`]: the one key that the router may add to a body.
 //! - [`Framer`]: a stream of events, watched as it passes: first token, tokens so far, usage, end.
 //! - [`TailScan`]: an answer that isn't streamed, watched at its ends.
+//! - [`Weave`]: a stream that can be continued by another engine.
 //! - [`Problem`]: what went wrong, in words and shapes that clients know.
 
 mod completions;
@@ -18,9 +19,11 @@ mod sink;
 mod splice;
 mod sse;
 mod staged;
+mod start;
 mod tape;
 pub mod text;
 mod usage;
+mod weave;
 mod window;
 
 #[cfg(test)]
@@ -30,7 +33,9 @@ pub use error::{ErrorShape, Kind, Problem, Source};
 pub use json::BadJson;
 pub use scan::{Features, Scan, Shape, StreamOptions, scan};
 pub use sink::{Ignore, MAX_NAME, Media, Part, Sink};
-pub use splice::{Splice, splice_usage};
+pub use splice::{Splice, splice_ids, splice_usage};
 pub use sse::{Facts, Framer, FramerMode, HOLD, Pieces, Tail, TailScan};
+pub use start::{Start, scan_start};
 pub use tape::Scratch;
 pub use usage::Usage;
+pub use weave::{Recipe, Weave};

@@ -387,7 +387,7 @@ fn number(body: &[u8], v: Value) -> Option<u32> {
 }
 
 /// Does a value ask for something? `null`, `false`, zero and what is empty don't.
-fn says(body: &[u8], v: Value) -> bool {
+pub(super) fn says(body: &[u8], v: Value) -> bool {
     let text = body.get(v.start..v.end).unwrap_or_default();
     match v.ty {
         Type::Null | Type::False => false,

@@ -58,6 +58,12 @@ pub fn splice_usage(scan: &Scan<'_>) -> Option<Splice> {
     })
 }
 
+/// How to make the engine tell the token ids of this stream.
+pub fn splice_ids(scan: &Scan<'_>) -> Splice {
+    // The body holds at least `"stream":true`, so a comma is right.
+    Splice { at: scan.inside, removed: 0, insert: b"\"return_token_ids\":true," }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,12 +6,14 @@
 
 use super::exchange::{Call, Failed};
 use super::headers;
+use super::hedge;
 use super::record::Record;
 use super::reply::Reply;
 use crate::core::Failure;
-use crate::openai::Problem;
+use crate::openai::{Kind, Problem};
 use crate::router::{Ask, Refusal, Reservation};
 use http::StatusCode;
+use std::time::{Duration, Instant};
 
 /// Seconds after which to come again when replicas can't be reached: about what it takes to notice that they can.
 const RETRY_AFTER: u32 = 2;
@@ -43,20 +45,38 @@ pub(super) async fn run(
     // The best there is to say when nobody else can be asked.
     let mut last: Option<Result<Reply, Problem>> = None;
     loop {
+        let asked = Instant::now();
         let reservation = match shared.router.place(ask).await {
             Ok(reservation) => reservation,
-            Err(refusal) => match last {
-                Some(last) => return last.map(|reply| (reply, None)),
-                None => return Err(refused(refusal, ask)),
-            },
+            Err(refusal) => {
+                record.waited_in_vain(asked.elapsed());
+                if let Some(reason) = refusal.shed_reason() {
+                    shared.metrics.shed(reason);
+                }
+                match last {
+                    Some(last) => return last.map(|reply| (reply, None)),
+                    None => return Err(refused(refusal, ask, shared.settings().patience)),
+                }
+            }
         };
         record.placed(&reservation);
         let Some(endpoint) = reservation.endpoint().cloned() else { continue };
-        let replica = reservation.replica();
         call.rank = reservation.rank();
-        let (outcome, unsent, reason) = match call.attempt(&worker, &endpoint).await {
+        let begun = Instant::now();
+        let delay = hedge::delay(&worker, ask, call).filter(|_| record.attempts == 1);
+        let (result, reservation) = match delay {
+            None => (call.attempt(&worker, &endpoint).await, reservation),
+            Some(delay) => hedge::race(record, ask, call, reservation, &endpoint, delay).await,
+        };
+        let replica = reservation.replica();
+        let (outcome, unsent, reason) = match result {
             Ok(reply) => match verdict(&reply, repeat, shared.settings().max_retry_after.as_secs()) {
-                Verdict::Pass => return Ok((reply, Some(reservation))),
+                Verdict::Pass => {
+                    if ask.streams {
+                        shared.recent.observe(begun.elapsed());
+                    }
+                    return Ok((reply, Some(reservation)));
+                }
                 Verdict::Blameless => {
                     reservation.fail(Failure::Blameless);
                     return Ok((reply, None));
@@ -86,7 +106,7 @@ pub(super) async fn run(
     }
 }
 
-enum Verdict {
+pub(super) enum Verdict {
     /// The client's answer.
     Pass,
     /// The client's answer, and its own fault.
@@ -95,7 +115,7 @@ enum Verdict {
     Failed(Failure),
 }
 
-fn verdict(reply: &Reply, repeat: Repeat, max_retry_after: u64) -> Verdict {
+pub(super) fn verdict(reply: &Reply, repeat: Repeat, max_retry_after: u64) -> Verdict {
     let status = reply.head.status;
     let asked = headers::retry_after(&reply.head.headers).map(|s| s.min(max_retry_after) as f64);
     match status {
@@ -125,7 +145,7 @@ fn problem(failed: &Failed, first_byte: u64) -> Problem {
     }
 }
 
-fn refused(refusal: Refusal, ask: &Ask) -> Problem {
+fn refused(refusal: Refusal, ask: &Ask, patience: Duration) -> Problem {
     match refusal {
         Refusal::UnknownModel { known } => {
             Problem::model_not_found(ask.model.as_deref().unwrap_or_default(), known.iter())
@@ -133,7 +153,14 @@ fn refused(refusal: Refusal, ask: &Ask) -> Problem {
         Refusal::TooLong { prompt, max } => Problem::context_too_long(prompt.into(), max.into()),
         Refusal::NoReplica { retry_after }
         | Refusal::QueueFull { retry_after }
-        | Refusal::Deadline { retry_after } => Problem::no_capacity(retry_after),
+        | Refusal::Shed { retry_after } => Problem::no_capacity(retry_after),
+        Refusal::Deadline { retry_after } => {
+            let seconds = patience.as_secs_f64();
+            let message = format!(
+                "No replica could start the request within {seconds} s. Try again later, or with a shorter prompt."
+            );
+            Problem::new(Kind::Deadline, message).after(retry_after)
+        }
         Refusal::PinnedGone => Problem::bad_request(
             "The replica that stored `previous_response_id` has left. Send the conversation's messages instead.",
         ),

@@ -1,8 +1,8 @@
 //! One client's connection: which protocol it speaks, and serving it until it ends.
 
-use super::handler;
 use super::io::{Client, ClientIo, Order};
 use super::worker::Worker;
+use super::{handler, tunnel};
 use bytes::{Bytes, BytesMut};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -57,8 +57,13 @@ pub(super) async fn serve(worker: Rc<Worker>, client: Rc<Client>) {
             .max_header_size(head)
             .max_buf_size(BUFFER.max(head))
             .serve_connection(io, service);
-        let conn = pin!(conn);
-        drive(&client, conn, |c| c.graceful_shutdown()).await
+        let mut conn = conn;
+        let ended = drive(&client, Pin::new(&mut conn), |c| c.graceful_shutdown()).await;
+        if let Some(far) = client.take_far() {
+            let parts = conn.into_parts();
+            return tunnel::run(&client, parts.io, parts.read_buf, far).await;
+        }
+        ended
     };
     if let Err(error) = ended {
         tracing::debug!(%error, "a client's connection ended");

@@ -4,15 +4,15 @@ use super::connect::connect;
 use super::headers;
 use super::payload::{Payload, Pieces};
 use super::reply::{HOLD, Reply};
+use super::through::Through;
 use super::upstream::{Broken, Upstream};
 use super::worker::Worker;
 use crate::core::Failure;
 use crate::router::Endpoint;
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::header::{CONNECTION, CONTENT_TYPE, UPGRADE};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
-use hyper::body::Incoming;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
@@ -43,7 +43,7 @@ pub(super) enum Body {
     /// In memory: can be sent again.
     Memory(Pieces),
     /// The client's own, passed through as it comes; taken by the attempt that sends it.
-    Stream(Option<Incoming>),
+    Stream(Option<Box<Through>>),
 }
 
 /// A request as it goes to any replica.
@@ -61,6 +61,8 @@ pub(super) struct Call {
     pub(super) generates: bool,
     /// The answer is read here: no compression.
     pub(super) plain: bool,
+    /// The client wants to speak this protocol afterwards.
+    pub(super) upgrade: Option<HeaderValue>,
 }
 
 /// Why an attempt brought no answer.
@@ -152,7 +154,28 @@ impl Call {
         if let Some(rank) = self.rank {
             request.headers_mut().insert(RANK, rank.into());
         }
+        if let Some(protocol) = &self.upgrade {
+            request.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
+            request.headers_mut().insert(UPGRADE, protocol.clone());
+        }
         Some(request)
+    }
+
+    /// The same once more, if its body allows that.
+    pub(super) fn fork(&self) -> Option<Call> {
+        let Body::Memory(pieces) = &self.body else { return None };
+        Some(Call {
+            method: self.method.clone(),
+            target: self.target.clone(),
+            headers: self.headers.clone(),
+            request_id: self.request_id.clone(),
+            body: Body::Memory(pieces.clone()),
+            report_at: self.report_at,
+            rank: None,
+            generates: self.generates,
+            plain: self.plain,
+            upgrade: self.upgrade.clone(),
+        })
     }
 
     fn repeatable(&self) -> bool {
@@ -181,7 +204,7 @@ impl Call {
     async fn first_piece(&mut self, worker: &Rc<Worker>, endpoint: &Endpoint) -> Result<Reply, Failed> {
         let mut reply = self.head(worker, endpoint).await?;
         if reply.head.status == StatusCode::SWITCHING_PROTOCOLS {
-            return Err(Failed::Switched);
+            return if self.upgrade.is_some() { Ok(reply) } else { Err(Failed::Switched) };
         }
         if reply.head.status.is_success() {
             let json = reply
@@ -189,8 +212,13 @@ impl Call {
                 .headers
                 .get(CONTENT_TYPE)
                 .is_some_and(|v| v.as_bytes().starts_with(b"application/json"));
-            if json || self.generates {
-                reply.read(if json { HOLD } else { 0 }).await?;
+            if json {
+                reply.read(HOLD).await?;
+            } else if self.generates && headers::is_event_stream(&reply.head.headers) {
+                // Half an event is of no use to anybody, so a replica that dies in its first has cost nothing yet.
+                reply.read_event(HOLD).await?;
+            } else if self.generates {
+                reply.read(0).await?;
             }
         } else if let Ok(read) = timeout(ERROR_BODY, reply.read(HOLD)).await {
             read?;

@@ -22,6 +22,7 @@ pub(super) async fn handle(
     request: Request<Incoming>,
 ) -> Response<Answer> {
     worker.shared.live.budget().deposit();
+    worker.shared.live.hedges().deposit();
     let mut record = Record::new(worker, in_flight, &request);
     let path = request.uri().path();
     // A tunnel isn't ours to give, and an echo would show the key that the replica gets from here.

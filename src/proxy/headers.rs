@@ -14,6 +14,11 @@ pub(super) const NO_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buf
 /// A client that sends it with `1` is told which replica answered and why.
 pub(super) const EXPLAIN: HeaderName = HeaderName::from_static("x-homing-explain");
 
+/// How soon the request should go, where that is believed.
+pub(super) const PRIORITY: HeaderName = HeaderName::from_static("x-homing-priority");
+/// Whose request it is, where that is believed.
+pub(super) const TENANT: HeaderName = HeaderName::from_static("x-homing-tenant");
+
 /// Prefix of headers that steer this router; they end here.
 const OURS: &str = "x-homing-";
 

@@ -5,6 +5,8 @@
 //! request that failed. A client's socket notes when a request's head began, so that one sweep over all connections
 //! replaces a timer for each request.
 
+use super::pace::Paces;
+use super::tunnel::Far;
 use bytes::Bytes;
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -105,6 +107,24 @@ pub(super) struct Client {
     served: Cell<bool>,
     /// Speaks HTTP/2: bytes that come in needn't be a request's.
     h2: Cell<bool>,
+    /// Bytes have waited to be taken by its socket since then.
+    stuck_since: Cell<Option<Instant>>,
+    /// Its answers.
+    pub(super) paces: Paces,
+    /// What it becomes once HTTP is done with it.
+    far: RefCell<Option<Far>>,
+    upgraded: Cell<bool>,
+}
+
+/// How long what may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// To send a head.
+    pub(super) head: Duration,
+    /// Without a request.
+    pub(super) idle: Duration,
+    /// Without taking anything of an answer.
+    pub(super) stall: Duration,
 }
 
 impl Client {
@@ -118,6 +138,10 @@ impl Client {
             idle_since: Cell::new(Instant::now()),
             served: Cell::new(false),
             h2: Cell::new(false),
+            stuck_since: Cell::new(None),
+            paces: Paces::default(),
+            far: RefCell::default(),
+            upgraded: Cell::new(false),
         })
     }
 
@@ -140,6 +164,17 @@ impl Client {
     /// It speaks HTTP/2.
     pub(super) fn speaks_h2(&self) {
         self.h2.set(true);
+    }
+
+    /// Once its answer has gone out, it is connected to `far`.
+    pub(super) fn becomes(&self, far: Far) {
+        self.upgraded.set(true);
+        *self.far.borrow_mut() = Some(far);
+    }
+
+    /// The other end, if it has become a tunnel.
+    pub(super) fn take_far(&self) -> Option<Far> {
+        self.far.borrow_mut().take()
     }
 
     /// Bytes came in.
@@ -177,17 +212,40 @@ impl Client {
     }
 
     /// What the sweep finds wrong: a head that takes too long, a connection idle for too long, a client that has left
-    /// although its connection still looks busy (HTTP doesn't read while pipelined bytes wait).
-    pub(super) fn overdue(&self, now: Instant, head: Duration, idle: Duration) -> Option<Order> {
+    /// although its connection still looks busy (HTTP doesn't read while pipelined bytes wait), one that takes nothing.
+    pub(super) fn overdue(&self, now: Instant, patience: Patience) -> Option<Order> {
+        if self.upgraded.get() {
+            // What is silent there, and who has closed which side, isn't HTTP's to judge.
+            return None;
+        }
+        let stalled = self.paces.sweep(now, patience.stall);
+        let stuck = self.stuck_since.get().is_some_and(|since| now.duration_since(since) > patience.stall);
+        // On HTTP/2 only the stream is given up that isn't taken, unless nothing at all is.
+        if stuck || (stalled && !self.h2.get()) {
+            self.paces.sweep(now, Duration::ZERO);
+            return Some(Order::Kill);
+        }
         if self.in_flight.get() > 0 {
             return self.left().then_some(Order::Kill);
         }
         match self.head_since.get() {
-            Some(since) => (now.duration_since(since) > head).then_some(Order::Kill),
+            Some(since) => (now.duration_since(since) > patience.head).then_some(Order::Kill),
             None => {
-                let limit = if self.served.get() { idle } else { head };
-                (now.duration_since(self.idle_since.get()) > limit).then_some(Order::Finish)
+                let limit = if self.served.get() { patience.idle } else { patience.head };
+                let idle = now.duration_since(self.idle_since.get());
+                // Asked to end, and yet it stays: a stream of it was given up and is never fetched.
+                let ends = if idle > limit + patience.stall { Order::Kill } else { Order::Finish };
+                (idle > limit).then_some(ends)
             }
+        }
+    }
+
+    /// A write was tried.
+    fn wrote(&self, taken: bool) {
+        if taken {
+            self.stuck_since.set(None);
+        } else if self.stuck_since.get().is_none() {
+            self.stuck_since.set(Some(Instant::now()));
         }
     }
 
@@ -203,6 +261,11 @@ impl Client {
 pub(super) struct InFlight(Rc<Client>);
 
 impl InFlight {
+    /// Its connection.
+    pub(super) fn client(&self) -> &Rc<Client> {
+        &self.0
+    }
+
     /// Told to end: the answer should say that this connection won't be kept.
     pub(super) fn closing(&self) -> bool {
         self.0.order.get() != Order::Serve
@@ -260,7 +323,9 @@ impl AsyncRead for ClientIo {
 
 impl AsyncWrite for ClientIo {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut *self.client.stream.borrow_mut()).poll_write(cx, buf)
+        let polled = Pin::new(&mut *self.client.stream.borrow_mut()).poll_write(cx, buf);
+        self.client.wrote(polled.is_ready());
+        polled
     }
 
     fn poll_write_vectored(
@@ -268,7 +333,9 @@ impl AsyncWrite for ClientIo {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut *self.client.stream.borrow_mut()).poll_write_vectored(cx, bufs)
+        let polled = Pin::new(&mut *self.client.stream.borrow_mut()).poll_write_vectored(cx, bufs);
+        self.client.wrote(polled.is_ready());
+        polled
     }
 
     fn is_write_vectored(&self) -> bool {

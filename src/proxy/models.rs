@@ -36,7 +36,7 @@ fn entry(page: &[u8], name: &str) -> Option<Bytes> {
 }
 
 /// Percent-decodes a path; what isn't a valid escape stays as it is.
-fn percent_decoded(path: &str) -> String {
+pub(super) fn percent_decoded(path: &str) -> String {
     let bytes = path.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;

@@ -3,16 +3,22 @@
 use super::answer::Answer;
 use super::attempts::{self, Repeat};
 use super::exchange::{Body, Call};
-use super::generate::refused;
+use super::generate::{broke_off, refused};
+use super::headers;
+use super::models::percent_decoded;
 use super::read_body::read_body;
 use super::record::Record;
+use super::reply::Reply;
 use super::respond;
 use super::target;
+use super::through::Through;
+use super::tunnel::Far;
 use crate::openai::{Ignore, Problem, Scratch, Shape, scan};
 use crate::router::Ask;
-use http::header::CONTENT_TYPE;
+use crate::router::Reservation;
+use http::header::{CONNECTION, CONTENT_TYPE, UPGRADE};
 use http::request::Parts;
-use http::{Method, Response};
+use http::{HeaderValue, Method, Response, StatusCode, Version};
 use http_body::Body as _;
 use hyper::Request;
 use hyper::body::Incoming;
@@ -39,7 +45,10 @@ const RESPONSES: &str = "/v1/responses/";
 /// Serves one request.
 pub(super) async fn serve(mut record: Box<Record>, request: Request<Incoming>) -> Response<Answer> {
     match run(&mut record, request).await {
-        Ok((reply, reservation)) => respond::reply(record, reply, reservation, false),
+        Ok((reply, reservation)) if reply.head.status == StatusCode::SWITCHING_PROTOCOLS => {
+            switch(record, reply, reservation).await
+        }
+        Ok((reply, reservation)) => respond::reply(record, reply, reservation, false, None),
         Err(problem) => respond::problem(record, &problem),
     }
 }
@@ -49,9 +58,12 @@ async fn run(record: &mut Record, request: Request<Incoming>) -> Result<attempts
     if climbs(head.uri.path()) {
         return Err(Problem::bad_request("The path has segments that lead upwards."));
     }
+    let upgrade = upgrade(&head);
     let mut ask = Ask { choices: 1, previous_response: stored(head.uri.path()), ..Ask::default() };
+    record.steer(&head.headers, &mut ask);
     let limits = &record.worker.shared.live.limits();
     let hint = body.size_hint();
+    let mut fault = None;
     let body = if body.is_end_stream() {
         Body::Memory(smallvec![])
     } else if hint.exact().is_some_and(|n| n <= HELD) {
@@ -62,8 +74,13 @@ async fn run(record: &mut Record, request: Request<Incoming>) -> Result<attempts
     } else if hint.lower() > limits.bytes as u64 {
         return Err(Problem::payload_too_large(limits.bytes as u64));
     } else {
-        Body::Stream(Some(body))
+        let through = Through::new([], body, limits.bytes as u64, limits.silence);
+        fault = Some(through.fault());
+        Body::Stream(Some(Box::new(through)))
     };
+    if upgrade.is_some() {
+        ask.model = in_query(&head).filter(|m| record.worker.shared.router.knows_model(m));
+    }
     record.model.clone_from(&ask.model);
     let repeat = repeat(&head, &body);
     let mut call = Call {
@@ -76,8 +93,56 @@ async fn run(record: &mut Record, request: Request<Incoming>) -> Result<attempts
         rank: None,
         generates: false,
         plain: false,
+        upgrade,
     };
-    attempts::run(record, &mut ask, &mut call, repeat).await
+    let worker = record.worker.clone();
+    let served = attempts::run(record, &mut ask, &mut call, repeat).await;
+    served.map_err(|problem| match fault.and_then(|f| f.get()) {
+        Some(fault) => broke_off(fault, &worker.shared.live.limits()),
+        None => problem,
+    })
+}
+
+/// The protocol that the client wants to change to. HTTP/2 has no such thing, and h2c isn't one that passes.
+fn upgrade(head: &Parts) -> Option<HeaderValue> {
+    let asked =
+        head.headers.get_all(CONNECTION).iter().any(|v| {
+            v.as_bytes().split(|b| *b == b',').any(|t| t.trim_ascii().eq_ignore_ascii_case(b"upgrade"))
+        });
+    let protocol = head.headers.get(UPGRADE).filter(|_| asked && head.version == Version::HTTP_11)?;
+    (!protocol.as_bytes().eq_ignore_ascii_case(b"h2c")).then(|| protocol.clone())
+}
+
+/// The replica agrees to speak something else: from here on, only bytes pass.
+async fn switch(record: Box<Record>, reply: Reply, reservation: Option<Reservation>) -> Response<Answer> {
+    let mut headers = reply.head.headers.clone();
+    let protocol = headers.get(UPGRADE).cloned();
+    headers::to_client(&mut headers, &record.request_id);
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    if let Some(protocol) = protocol {
+        headers.insert(UPGRADE, protocol);
+    }
+    let client = record.client().clone();
+    let mut record = record;
+    record.status = StatusCode::SWITCHING_PROTOCOLS.as_u16();
+    let Some(upstream) = reply.into_upstream() else {
+        return respond::problem(record, &Problem::replica_failed());
+    };
+    match Far::new(upstream, record, reservation).await {
+        Ok(far) => {
+            client.becomes(far);
+            let mut response = Response::new(Answer::none());
+            *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+            *response.headers_mut() = headers;
+            response
+        }
+        Err(record) => respond::problem(record, &Problem::replica_failed()),
+    }
+}
+
+/// The model that a query names, as `/v1/realtime?model=…` does.
+fn in_query(head: &Parts) -> Option<String> {
+    head.uri.query()?.split('&').find_map(|pair| pair.strip_prefix("model=")).map(percent_decoded)
 }
 
 /// Could the path lead out of the base path that a replica's URL names? No client sends such a path by accident: they

@@ -1,8 +1,8 @@
 //! The body of a request on its way to a replica.
 
+use super::through::{BodyFault, Through};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use smallvec::SmallVec;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -15,7 +15,7 @@ pub(super) enum Payload {
     /// In memory; the number is the bytes left.
     Pieces(smallvec::IntoIter<[Bytes; 3]>, u64),
     /// Passed through, with back-pressure.
-    Stream(Incoming),
+    Stream(Box<Through>),
 }
 
 impl Payload {
@@ -27,7 +27,7 @@ impl Payload {
 
 impl Payload {
     /// The client's own body, if this is one.
-    pub(super) fn into_stream(self) -> Option<Incoming> {
+    pub(super) fn into_stream(self) -> Option<Box<Through>> {
         match self {
             Payload::Stream(body) => Some(body),
             Payload::Pieces(..) => None,
@@ -37,18 +37,18 @@ impl Payload {
 
 impl Body for Payload {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BodyFault;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyFault>>> {
         match &mut *self {
             Payload::Pieces(pieces, left) => Poll::Ready(pieces.next().map(|piece| {
                 *left = left.saturating_sub(piece.len() as u64);
                 Ok(Frame::data(piece))
             })),
-            Payload::Stream(body) => Pin::new(body).poll_frame(cx),
+            Payload::Stream(body) => body.poll_frame(cx),
         }
     }
 

@@ -4,23 +4,24 @@
 //! client has left, because nobody but the client's connection drops a request before its end.
 
 use super::headers::EXPLAIN;
-use super::io::InFlight;
+use super::io::{Client, InFlight};
 use super::request_id;
+use super::steer;
 use super::watch::Watch;
 use super::worker::Worker;
 use crate::observe::{AccessLine, Blocks, Metrics, ModelMetrics, ReplicaMetrics, now_unix};
 use crate::openai::{ErrorShape, Kind, Problem, Source, Usage};
-use crate::router::Reservation;
+use crate::router::{Ask, Reservation};
 use bytes::Bytes;
 use hyper::Request;
-use hyper::header::HeaderValue;
+use hyper::header::{HeaderMap, HeaderValue};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub enum Ending {
     /// A whole answer with a status below 400.
     Ok,
     /// The replica refused the request (4xx): the client has to change it.
@@ -31,19 +32,22 @@ pub(super) enum Ending {
     CutOff,
     /// A stream fell silent.
     Timeout,
+    /// The client took nothing of its answer for too long.
+    Stalled,
     /// The router said no.
     Problem(Kind),
 }
 
 impl Ending {
     /// Outcome and reason, as metrics and the access log name them.
-    pub(super) fn labels(self) -> (&'static str, &'static str) {
+    pub fn labels(self) -> (&'static str, &'static str) {
         match self {
             Ending::Ok => ("ok", "ok"),
             Ending::Refused => ("client_error", "replica_4xx"),
             Ending::ReplicaError => ("failed", "replica_error"),
             Ending::CutOff => ("failed", "cut_off"),
             Ending::Timeout => ("failed", "stream_idle"),
+            Ending::Stalled => ("cancelled", "client_stalled"),
             Ending::Problem(kind @ (Kind::NoCapacity | Kind::NotReady | Kind::Quota | Kind::Deadline)) => {
                 ("rejected", kind.as_label())
             }
@@ -132,6 +136,12 @@ impl Record {
         }
     }
 
+    /// Enters into `ask` what the headers say of priority and tenant.
+    pub(super) fn steer(&self, headers: &HeaderMap, ask: &mut Ask) {
+        let shared = &self.worker.shared;
+        steer::steer(headers, shared.settings().trust_headers, shared.router.chain_seed(), ask);
+    }
+
     /// The request was placed (again).
     pub(super) fn placed(&mut self, reservation: &Reservation) {
         self.attempts += 1;
@@ -140,6 +150,12 @@ impl Record {
         self.decided += reservation.decision_time();
         self.prompt_tokens = reservation.prompt_tokens();
         self.predicted_cached = reservation.predicted_cached();
+    }
+
+    /// It waited in the router and wasn't placed.
+    pub(super) fn waited_in_vain(&mut self, waited: Duration) {
+        self.waited += waited;
+        self.worker.shared.metrics.queue.observe(waited.as_secs_f64());
     }
 
     /// So many tokens had been seen at `now`. True for the first time that there were any.
@@ -198,6 +214,11 @@ impl Record {
     /// Where it went, what was expected of the cache there, the tokens of the prompt, and how long it had waited.
     pub(super) fn placement(&self) -> Option<(&str, u32, u32, Duration)> {
         self.replica.as_deref().map(|name| (name, self.predicted_cached, self.prompt_tokens, self.waited))
+    }
+
+    /// The client's connection.
+    pub(super) fn client(&self) -> &Rc<Client> {
+        self.in_flight.client()
     }
 
     /// Should the client's connection end with this answer?

@@ -100,12 +100,37 @@ impl Reply {
         Reply { head, pieces: Pieces::new(), trailers: None, source, ended: false, held: 0 }
     }
 
+    /// The connection that it came over, for something else.
+    pub(super) fn into_upstream(self) -> Option<Box<Upstream>> {
+        self.source.upstream
+    }
+
     /// Reads on until more than `hold` bytes are held or the answer is whole.
     ///
     /// # Errors
     /// The replica broke off.
     pub(super) async fn read(&mut self, hold: usize) -> Result<(), Broken> {
         poll_fn(|cx| self.poll_read(hold, cx)).await
+    }
+
+    /// Reads on until the first event is whole, more than `hold` bytes are held or the answer is whole.
+    ///
+    /// # Errors
+    /// The replica broke off.
+    pub(super) async fn read_event(&mut self, hold: usize) -> Result<(), Broken> {
+        let (mut looked, mut last) = (0, 0);
+        while !self.ended && self.held <= hold {
+            self.read(self.held).await?;
+            for byte in self.pieces.iter().skip(looked).flat_map(|p| p.iter().copied()) {
+                // A line that ends where it begins; of CR LF CR LF the two in the middle tell.
+                if matches!((last, byte), (b'\n', b'\n' | b'\r') | (b'\r', b'\r')) {
+                    return Ok(());
+                }
+                last = byte;
+            }
+            looked = self.pieces.len();
+        }
+        Ok(())
     }
 
     fn poll_read(&mut self, hold: usize, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {

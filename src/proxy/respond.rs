@@ -2,11 +2,12 @@
 
 use super::answer::Answer;
 use super::headers;
-use super::live::Live;
+use super::live::{How, Live};
 use super::record::{Ending, Record};
 use super::reply::{Pieces, Reply};
+use super::resume::Resume;
 use super::watch::Watch;
-use crate::openai::Problem;
+use crate::openai::{Problem, Weave};
 use crate::router::Reservation;
 use bytes::Bytes;
 use http::header::{ALLOW, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
@@ -52,15 +53,21 @@ pub(super) fn reply(
     reply: Reply,
     reservation: Option<Reservation>,
     strip: bool,
+    resume: Option<(Box<Resume>, Weave)>,
 ) -> Response<Answer> {
     let Reply { head, pieces, trailers, source, ended, .. } = reply;
     let (status, mut headers) = (head.status, head.headers);
     headers::to_client(&mut headers, &record.request_id);
     let events = headers::is_event_stream(&headers);
-    let mut watch = match (status.is_success(), headers::is_plain(&headers)) {
-        (true, true) if events => Watch::events(strip),
-        (true, true) if record.generates => Watch::json(),
-        _ => Watch::Blind,
+    let tell = events && !headers.contains_key(CONTENT_LENGTH) && headers::is_plain(&headers);
+    let (resume, weave) = resume.filter(|_| tell && status.is_success()).unzip();
+    let woven = weave.is_some();
+    let readable = status.is_success() && headers::is_plain(&headers);
+    let mut watch = match weave {
+        Some(weave) => Watch::Woven(Box::new(weave)),
+        None if readable && events => Watch::events(strip),
+        None if readable && record.generates => Watch::json(),
+        None => Watch::Blind,
     };
     if events {
         headers.insert(headers::NO_BUFFERING, HeaderValue::from_static("no"));
@@ -73,11 +80,11 @@ pub(super) fn reply(
         record.end(if status.is_client_error() { Ending::Refused } else { Ending::ReplicaError });
     }
     record.streamed = events;
-    if !ended {
+    if !ended || woven {
         let idle = events.then_some(record.worker.shared.settings().stream_idle);
-        let tell = events && !headers.contains_key(CONTENT_LENGTH) && headers::is_plain(&headers);
+        let how = How { idle, events: tell, resume };
         return finish(record, status, headers, |record| {
-            Answer::Live(Live::new(source, pieces, watch, reservation, record, idle, tell))
+            Answer::live(Live::new(source, pieces, watch, reservation, record, how))
         });
     }
     let mut out = Pieces::new();

@@ -81,7 +81,17 @@ impl Proxy {
         metrics: Arc<Metrics>,
         access: AccessLog,
     ) -> Self {
-        Proxy { door, shared: Shared { live: LiveSettings::new(settings), router, metrics, access } }
+        Proxy {
+            door,
+            shared: Shared {
+                live: LiveSettings::new(settings),
+                router,
+                recent: Arc::default(),
+                remembered: Arc::default(),
+                metrics,
+                access,
+            },
+        }
     }
 
     /// Where it listens.

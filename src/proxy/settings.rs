@@ -1,20 +1,14 @@
 //! What the proxy reads of the configuration, resolved once so that no request looks anything up.
 
 use super::budget::Budget;
-use super::read_body::BodyLimits;
-use crate::config::Config;
+use super::read_body::{BodyLimits, Limits};
+use crate::config::{Config, Hedge, Resume};
 use crate::observe::BlockKey;
 use arc_swap::{ArcSwap, Guard};
 use std::num::NonZero;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
-
-/// A client's connection may lie idle this long. Longer than the 60 s after which common load balancers close theirs,
-/// so that it is they who close first.
-const CLIENT_IDLE: Duration = Duration::from_secs(75);
-/// Request bodies held in memory at once, all of them together; more wait.
-const BODIES: usize = 1 << 30;
 
 /// The proxy's own view of the configuration.
 #[derive(Clone, Debug)]
@@ -31,12 +25,20 @@ pub struct Settings {
     pub header_timeout: Duration,
     /// Most bytes of a body that is read into memory.
     pub body_bytes: usize,
+    /// Longer ones are decided on their first part.
+    pub scan_bytes: usize,
     /// Time to send it.
     pub body_timeout: Duration,
+    /// Time without a byte of it.
+    pub body_idle: Duration,
     /// Bodies in memory at once, in bytes.
     pub bodies: usize,
-    /// Time a large body waits for memory.
+    /// Time that a large body waits for memory, and a request for its turn.
     pub patience: Duration,
+    /// Are priority and tenant taken from the headers?
+    pub trust_headers: bool,
+    /// Time in which a client takes nothing of its answer.
+    pub stall: Duration,
     /// Idle time of a client's connection.
     pub client_idle: Duration,
     /// Time to connect to a replica.
@@ -47,6 +49,10 @@ pub struct Settings {
     pub stream_idle: Duration,
     /// Idle time of a connection to a replica.
     pub pool_idle: Duration,
+    /// Continuing broken streams.
+    pub resume: Resume,
+    /// Asking a second replica in time.
+    pub hedge: Hedge,
     /// Attempts for one request, the first included.
     pub attempts: u32,
     /// Retries as a share of requests.
@@ -74,14 +80,20 @@ impl Settings {
             header_bytes: config.limits.header_bytes.as_usize().max(8192),
             header_timeout: config.limits.header_timeout.get(),
             body_bytes: config.limits.body_bytes.as_usize(),
+            scan_bytes: config.limits.scan_bytes.as_usize(),
             body_timeout: config.limits.body_timeout.get(),
-            bodies: BODIES,
+            body_idle: config.limits.body_idle.get(),
+            bodies: config.limits.bodies_bytes.as_usize(),
             patience: config.queue.timeout.get(),
-            client_idle: CLIENT_IDLE,
+            trust_headers: config.lanes.trust_headers,
+            stall: config.limits.stall_timeout.get(),
+            client_idle: config.limits.client_idle.get(),
             connect: config.timeouts.connect.get(),
             first_byte: config.timeouts.first_byte.map(|s| s.get()),
             stream_idle: config.timeouts.stream_idle.get(),
             pool_idle: config.timeouts.pool_idle.get(),
+            resume: config.resume.clone(),
+            hedge: config.hedge.clone(),
             attempts: config.retry.attempts.max(1),
             retry_share: config.retry.budget,
             retry_floor: config.retry.min_per_second,
@@ -92,8 +104,14 @@ impl Settings {
         }
     }
 
-    pub(super) fn body_limits(&self) -> BodyLimits {
-        BodyLimits::new(self.body_bytes, self.body_timeout, self.patience, self.bodies)
+    fn body_limits(&self) -> Limits {
+        Limits {
+            bytes: self.body_bytes,
+            scan: self.scan_bytes,
+            within: self.body_timeout,
+            silence: self.body_idle,
+            patience: self.patience,
+        }
     }
 }
 
@@ -106,6 +124,7 @@ struct Inner {
     settings: ArcSwap<Settings>,
     limits: ArcSwap<BodyLimits>,
     budget: Budget,
+    hedges: Budget,
 }
 
 impl std::fmt::Debug for LiveSettings {
@@ -118,7 +137,8 @@ impl LiveSettings {
     pub(super) fn new(settings: Settings) -> Self {
         LiveSettings(Arc::new(Inner {
             budget: Budget::new(settings.retry_share, settings.retry_floor),
-            limits: ArcSwap::from_pointee(settings.body_limits()),
+            hedges: Budget::new(settings.hedge.budget, 0),
+            limits: ArcSwap::from_pointee(BodyLimits::new(settings.body_limits(), settings.bodies)),
             settings: ArcSwap::from_pointee(settings),
         }))
     }
@@ -138,8 +158,8 @@ impl LiveSettings {
             settings.block_tokens = now.block_tokens;
         }
         self.0.budget.set(settings.retry_share, settings.retry_floor);
-        let limits =
-            self.0.limits.load().changed(settings.body_bytes, settings.body_timeout, settings.patience);
+        self.0.hedges.set(settings.hedge.budget, 0);
+        let limits = self.0.limits.load().changed(settings.body_limits(), settings.bodies);
         self.0.limits.store(Arc::new(limits));
         self.0.settings.store(Arc::new(settings));
     }
@@ -151,5 +171,10 @@ impl LiveSettings {
 
     pub(super) fn budget(&self) -> &Budget {
         &self.0.budget
+    }
+
+    /// Of second requests.
+    pub(super) fn hedges(&self) -> &Budget {
+        &self.0.hedges
     }
 }

@@ -6,6 +6,7 @@
 
 use super::io::ReplicaIo;
 use super::payload::Payload;
+use super::through::Through;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Body, Frame};
@@ -16,13 +17,16 @@ use std::cell::Cell;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 
 /// Bytes that one connection may buffer in each direction: bounds the memory of a slow reader's stream.
 const BUFFER: usize = 64 * 1024;
 /// A replica's answer may have a head of this size at most.
 const MAX_HEAD: usize = 64 * 1024;
+
+/// Time for HTTP to let go of a connection that is something else from now on.
+const HANDOVER: Duration = Duration::from_secs(1);
 
 /// A connection to a replica. Dropping it closes the socket.
 pub(super) struct Upstream {
@@ -56,7 +60,7 @@ pub(super) struct SendError {
     /// while it lay idle.
     pub(super) idle_close: bool,
     /// The body, if it is one that passes through and nothing of it has been taken.
-    pub(super) unsent: Option<Incoming>,
+    pub(super) unsent: Option<Box<Through>>,
 }
 
 impl Upstream {
@@ -112,6 +116,18 @@ impl Upstream {
         Self::turn(&mut self.conn, &mut self.closed, &mut self.client_broke, cx);
         let by_client = self.passes && self.client_broke;
         Pin::new(body).poll_frame(cx).map_err(|error| Broken { error, by_client })
+    }
+
+    /// The socket, once the replica has agreed to speak something else over it, and what it has said already.
+    pub(super) async fn into_io(mut self: Box<Self>) -> Option<(ReplicaIo, Bytes)> {
+        // HTTP takes note of the change with its next turn.
+        let over = std::future::poll_fn(|cx| {
+            Self::turn(&mut self.conn, &mut self.closed, &mut self.client_broke, cx);
+            if self.closed { Poll::Ready(()) } else { Poll::Pending }
+        });
+        tokio::time::timeout(HANDOVER, over).await.ok()?;
+        let parts = self.conn.into_parts();
+        Some((parts.io.into_inner(), parts.read_buf))
     }
 
     /// The answer was read to its end: can the connection serve again?

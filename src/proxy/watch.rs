@@ -2,14 +2,17 @@
 
 use super::reply::Pieces;
 use crate::core::Outcome;
-use crate::openai::{Framer, FramerMode, Tail, TailScan, Usage};
+use crate::openai::{Facts, Framer, FramerMode, Tail, TailScan, Usage, Weave};
 use bytes::Bytes;
 use smallvec::smallvec;
 
 /// How an answer is read.
-pub(super) enum Watch {
+#[derive(Debug)]
+pub enum Watch {
     /// As a stream of events.
     Events(Box<Framer>),
+    /// As a stream of events that another replica can continue.
+    Woven(Box<Weave>),
     /// As JSON, its beginning and end.
     Json(Box<TailScan>, Option<Tail>),
     /// Not at all: compressed, or nothing that tells usage.
@@ -18,19 +21,20 @@ pub(super) enum Watch {
 
 impl Watch {
     /// Events; `strip` takes those out that only the router asked for.
-    pub(super) fn events(strip: bool) -> Self {
+    pub fn events(strip: bool) -> Self {
         Watch::Events(Box::new(Framer::new(FramerMode { strip_usage: strip })))
     }
 
     /// A JSON answer.
-    pub(super) fn json() -> Self {
+    pub fn json() -> Self {
         Watch::Json(Box::default(), None)
     }
 
     /// Looks at a chunk; returns what goes on to the client.
-    pub(super) fn see(&mut self, chunk: Bytes) -> Pieces {
+    pub fn see(&mut self, chunk: Bytes) -> Pieces {
         match self {
             Watch::Events(framer) => framer.push(chunk),
+            Watch::Woven(weave) => weave.push(&chunk).into_iter().collect(),
             Watch::Json(scan, _) => {
                 scan.push(&chunk);
                 smallvec![chunk]
@@ -40,9 +44,10 @@ impl Watch {
     }
 
     /// The end; returns what was held back.
-    pub(super) fn end(&mut self) -> Option<Bytes> {
+    pub fn end(&mut self) -> Option<Bytes> {
         match self {
             Watch::Events(framer) => framer.finish(),
+            Watch::Woven(weave) => weave.finish(),
             Watch::Json(scan, tail) => {
                 *tail = Some(scan.finish());
                 None
@@ -52,47 +57,65 @@ impl Watch {
     }
 
     /// Has the model begun to speak? Only events tell.
-    pub(super) fn first_token(&self) -> bool {
-        matches!(self, Watch::Events(framer) if framer.facts().first_token)
+    pub fn first_token(&self) -> bool {
+        self.facts().is_some_and(|f| f.first_token)
     }
 
     /// Tokens so far, about.
-    pub(super) fn tokens(&self) -> u32 {
+    pub fn tokens(&self) -> u32 {
+        self.facts().map_or(0, |f| u32::try_from(f.tokens).unwrap_or(u32::MAX))
+    }
+
+    /// Those of them that the present replica made.
+    pub fn tokens_here(&self) -> u32 {
         match self {
-            Watch::Events(framer) => u32::try_from(framer.facts().tokens).unwrap_or(u32::MAX),
-            _ => 0,
+            Watch::Woven(weave) => u32::try_from(weave.of_this_engine()).unwrap_or(u32::MAX),
+            _ => self.tokens(),
+        }
+    }
+
+    fn facts(&self) -> Option<&Facts> {
+        match self {
+            Watch::Events(framer) => Some(framer.facts()),
+            Watch::Woven(weave) => Some(weave.facts()),
+            Watch::Json(..) | Watch::Blind => None,
         }
     }
 
     /// What the replica counted.
-    pub(super) fn usage(&self) -> Option<Usage> {
+    pub fn usage(&self) -> Option<Usage> {
         match self {
             Watch::Events(framer) => framer.facts().usage,
+            Watch::Woven(weave) => weave.usage(),
             Watch::Json(_, tail) => tail.as_ref().and_then(|t| t.usage),
             Watch::Blind => None,
         }
     }
 
     /// Did the answer say that it failed?
-    pub(super) fn error(&self) -> bool {
+    pub fn error(&self) -> bool {
         match self {
-            Watch::Events(framer) => framer.facts().error,
             Watch::Json(_, tail) => tail.as_ref().is_some_and(|t| t.error),
-            Watch::Blind => false,
+            _ => self.facts().is_some_and(|f| f.error),
         }
     }
 
     /// The identifier under which the replica may have stored the answer.
-    pub(super) fn id(&self) -> Option<&str> {
+    pub fn id(&self) -> Option<&str> {
         match self {
-            Watch::Events(framer) => framer.facts().response_id.as_deref(),
             Watch::Json(_, tail) => tail.as_ref().and_then(|t| t.id.as_deref()),
-            Watch::Blind => None,
+            _ => self.facts().and_then(|f| f.response_id.as_deref()),
         }
     }
 
     /// For the router.
-    pub(super) fn outcome(&self) -> Outcome {
+    pub fn outcome(&self) -> Outcome {
+        if let Watch::Woven(weave) = self
+            && weave.continued()
+        {
+            // What this replica had for a prompt isn't what was placed, so nothing is learned of that.
+            return Outcome { output_tokens: Some(self.tokens_here()), ..Outcome::default() };
+        }
         let usage = self.usage();
         let counted = Some(self.tokens()).filter(|n| *n > 0);
         Outcome {

@@ -1,7 +1,8 @@
 //! One worker: its connections, its pool, its sweep, and its way out.
 
 use super::conn;
-use super::io::{Client, Order};
+use super::hedge::Recent;
+use super::io::{Client, Order, Patience};
 use super::pool::Pool;
 use super::prompt::PromptReader;
 use super::server::Phase;
@@ -31,6 +32,10 @@ pub(super) struct Shared {
     /// Settings, and what is made of them; they may change at any time.
     pub(super) live: LiveSettings,
     pub(super) router: Arc<Router>,
+    /// How long streams take to begin.
+    pub(super) recent: Arc<Recent>,
+    /// Bytes remembered of streams that may be continued.
+    pub(super) remembered: Arc<AtomicUsize>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) access: AccessLog,
 }
@@ -176,9 +181,13 @@ async fn sweep(worker: Rc<Worker>) {
     loop {
         tick.tick().await;
         let settings = worker.shared.settings();
+        let patience =
+            Patience { head: settings.header_timeout, idle: settings.client_idle, stall: settings.stall };
         let now = Instant::now();
-        for client in worker.clients.borrow().values() {
-            if let Some(order) = client.overdue(now, settings.header_timeout, settings.client_idle) {
+        // Giving an answer up may end a connection: the list must not be held meanwhile.
+        let clients: Vec<Rc<Client>> = worker.clients.borrow().values().cloned().collect();
+        for client in clients {
+            if let Some(order) = client.overdue(now, patience) {
                 client.tell(order);
             }
         }

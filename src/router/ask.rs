@@ -1,7 +1,7 @@
 //! What a door asks of the router, and how it is refused.
 
 use super::{Router, TokenPrompt};
-use crate::core::{Length, ModelId, Rejection, ReplicaId, Request, RequestId};
+use crate::core::{Length, ModelId, Rejection, ReplicaId, Request, RequestId, Time};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -28,8 +28,16 @@ pub struct Ask {
     pub streams: bool,
     /// The response that it continues.
     pub previous_response: Option<String>,
+    /// Priority band: the higher, the sooner.
+    pub priority: i8,
+    /// Whose request it is, as a hash; 0: not known.
+    pub tenant: u64,
     /// Replicas that have failed this request already.
     pub tried: SmallVec<[ReplicaId; 2]>,
+    /// The only replicas that may serve it, sorted; `None`: any.
+    pub only: Option<Arc<[ReplicaId]>>,
+    /// How many of the next cheapest replicas are wanted beside the choice.
+    pub fallbacks: usize,
 }
 
 impl Ask {
@@ -44,6 +52,7 @@ impl Ask {
         model: Option<ModelId>,
         pinned: Option<ReplicaId>,
         block: u32,
+        deadline: Time,
     ) -> Request {
         Request {
             id,
@@ -58,7 +67,11 @@ impl Ask {
             generates: self.generates,
             streams: self.streams,
             pinned,
+            priority: self.priority,
+            tenant: self.tenant,
+            deadline: Some(deadline),
             exclude: self.tried.clone(),
+            only: self.only.clone(),
         }
     }
 }
@@ -88,7 +101,12 @@ pub enum Refusal {
         /// Seconds after which to try again.
         retry_after: u32,
     },
-    /// Its time in the line is over.
+    /// Many wait, and it was among those that had to go so that others come to their turn.
+    Shed {
+        /// Seconds after which to try again.
+        retry_after: u32,
+    },
+    /// Its time to wait is over.
     Deadline {
         /// Seconds after which to try again.
         retry_after: u32,
@@ -98,12 +116,24 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// Its name in metrics, if it is about too much traffic.
+    pub fn shed_reason(&self) -> Option<&'static str> {
+        match self {
+            Refusal::QueueFull { .. } => Some("queue_full"),
+            Refusal::Shed { .. } => Some("shed"),
+            Refusal::Deadline { .. } => Some("deadline"),
+            _ => None,
+        }
+    }
+
     pub(super) fn from_core(rejection: Rejection, router: &Router) -> Self {
         match rejection {
             Rejection::UnknownModel => Refusal::UnknownModel { known: router.model_names() },
             Rejection::TooLong { prompt, max } => Refusal::TooLong { prompt, max },
             Rejection::NoReplica => Refusal::NoReplica { retry_after: 2 },
             Rejection::QueueFull => Refusal::QueueFull { retry_after: router.retry_after() },
+            Rejection::Shed => Refusal::Shed { retry_after: router.retry_after() },
+            Rejection::Deadline => Refusal::Deadline { retry_after: router.retry_after() },
             Rejection::PinnedGone => Refusal::PinnedGone,
         }
     }

@@ -8,6 +8,9 @@ use crate::core::capacity::Learned;
 use http::uri::Authority;
 use http::{HeaderName, HeaderValue, Uri};
 use parking_lot::Mutex;
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
@@ -16,6 +19,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 pub struct Member {
     /// The specification that it came from, defaults filled in.
     pub spec: ReplicaSpec,
+    /// Which incarnation of this address it is: another number is another server, of which nothing that was learned of the
+    /// one before holds. 0 where the source of replicas can't tell.
+    pub incarnation: u64,
     authority: Authority,
     base_path: Arc<str>,
     authorization: Option<HeaderValue>,
@@ -33,6 +39,8 @@ pub struct Endpoint {
     pub host: Arc<str>,
     /// Port to connect to.
     pub port: u16,
+    /// The same as a number, if the host is one: what a gateway can be sent to.
+    pub address: Option<SocketAddr>,
     /// The `Host` header.
     pub authority: HeaderValue,
     /// Path before `/v1`, without a trailing slash; may be empty.
@@ -82,7 +90,7 @@ impl Member {
             extra.push((header, value));
         }
         let base_path = uri.path().trim_end_matches('/').into();
-        Ok(Member { spec, authority, base_path, authorization, extra })
+        Ok(Member { spec, incarnation: 0, authority, base_path, authorization, extra })
     }
 
     /// The same for all routers and all restarts: a hash of address and base path.
@@ -101,11 +109,13 @@ impl Member {
         let host = self.authority.host().trim_start_matches('[').trim_end_matches(']');
         let authority = HeaderValue::from_str(self.authority.as_str())
             .map_err(|_| format!("replica url {:?}: its host isn't a valid header value", self.spec.url))?;
+        let port = self.authority.port_u16().unwrap_or(80);
         Ok(Endpoint {
             id,
             name: self.spec.label().into(),
+            address: host.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip.to_canonical(), port)),
             host: host.into(),
-            port: self.authority.port_u16().unwrap_or(80),
+            port,
             authority,
             base_path: self.base_path.clone(),
             authorization: self.authorization.clone(),
@@ -155,31 +165,62 @@ const LOST_AFTER: u8 = 3;
 
 /// Endpoints by slot. Replaced as a whole when the membership changes, so that a pick only loads a pointer.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Slots(Vec<Option<Arc<Endpoint>>>);
+pub(super) struct Slots {
+    all: Vec<Option<Arc<Endpoint>>>,
+    by_ip: HashMap<IpAddr, SmallVec<[(u16, ReplicaId); 1]>>,
+    /// Those with a number for an address, sorted, if there are others as well.
+    numbered: Option<Arc<[ReplicaId]>>,
+}
 
 impl Slots {
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.all.len()
     }
 
     pub(super) fn get(&self, id: ReplicaId) -> Option<Arc<Endpoint>> {
-        self.0.get(usize::from(id.slot))?.as_ref().filter(|e| e.id == id).cloned()
+        self.all.get(usize::from(id.slot))?.as_ref().filter(|e| e.id == id).cloned()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Endpoint>> {
-        self.0.iter().flatten()
+        self.all.iter().flatten()
+    }
+
+    /// Ports and replicas of a host.
+    pub(super) fn at(&self, ip: IpAddr) -> impl Iterator<Item = (u16, ReplicaId)> + '_ {
+        self.by_ip.get(&ip.to_canonical()).into_iter().flatten().copied()
+    }
+
+    pub(super) fn numbered(&self) -> Option<Arc<[ReplicaId]>> {
+        self.numbered.clone()
     }
 
     pub(super) fn put(&mut self, endpoint: Arc<Endpoint>) {
         let slot = usize::from(endpoint.id.slot);
-        if self.0.len() <= slot {
-            self.0.resize(slot + 1, None);
+        if self.all.len() <= slot {
+            self.all.resize(slot + 1, None);
         }
-        self.0[slot] = Some(endpoint);
+        self.all[slot] = Some(endpoint);
+        self.sort();
     }
 
     pub(super) fn remove(&mut self, id: ReplicaId) -> Option<Arc<Endpoint>> {
-        self.0.get_mut(usize::from(id.slot))?.take_if(|e| e.id == id)
+        let gone = self.all.get_mut(usize::from(id.slot))?.take_if(|e| e.id == id);
+        self.sort();
+        gone
+    }
+
+    fn sort(&mut self) {
+        let mut by_ip: HashMap<_, SmallVec<_>> = HashMap::new();
+        let mut numbered = Vec::new();
+        for e in self.all.iter().flatten() {
+            if let Some(address) = e.address {
+                by_ip.entry(address.ip()).or_default().push((address.port(), e.id));
+                numbered.push(e.id);
+            }
+        }
+        numbered.sort_unstable();
+        self.numbered = (numbered.len() < self.iter().count()).then(|| numbered.into());
+        self.by_ip = by_ip;
     }
 }
 

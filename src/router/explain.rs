@@ -55,6 +55,8 @@ pub struct PriceView {
     pub regret: f64,
     /// Failures and late prefills.
     pub trouble: f64,
+    /// Loading the LoRA adapter.
+    pub adapter: f64,
     /// The sum.
     pub total: f64,
 }
@@ -70,6 +72,7 @@ impl From<&Price> for PriceView {
             memory: ms(p.memory),
             regret: ms(p.regret),
             trouble: ms(p.trouble),
+            adapter: ms(p.adapter),
             total: ms(p.total()),
         }
     }

@@ -1,14 +1,13 @@
 //! Who is in the fleet, and what discovery and watch learn of them.
 
-use super::cached::CachedTokens;
 use super::endpoint::{Endpoint, Member};
-use super::kv::{KvSlot, KvView};
+use super::kv::KvSlot;
 use super::{Router, names};
+use crate::core::adapters::Adapters;
 use crate::core::health::{Probe, State};
 use crate::core::ledger::Polled;
 use crate::core::replica::Facts;
 use crate::core::{ModelId, ReplicaId};
-use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,14 +15,14 @@ use std::sync::atomic::Ordering;
 /// Members by life, with what the shell remembers of them. Behind one lock that no request takes.
 #[derive(Debug, Default)]
 pub(super) struct Members {
-    by_id: BTreeMap<(u16, u32), Known>,
+    pub(super) by_id: BTreeMap<(u16, u32), Known>,
 }
 
 #[derive(Debug)]
 pub(super) struct Known {
-    id: ReplicaId,
-    member: Member,
-    models: Option<Vec<ModelInfo>>,
+    pub(super) id: ReplicaId,
+    pub(super) member: Member,
+    pub(super) models: Option<Vec<ModelInfo>>,
     /// Tokens of its cache, as the engine says.
     capacity: Option<u64>,
     /// Blocks that the index was last told.
@@ -31,6 +30,8 @@ pub(super) struct Known {
     page: Option<Page>,
     /// Statuses of those who follow its events, by rank.
     pub(super) kv: BTreeMap<u32, Arc<KvSlot>>,
+    /// Whoever found it says that it isn't ready.
+    held: bool,
 }
 
 impl Known {
@@ -95,63 +96,20 @@ pub(super) struct ModelList {
     names: Arc<[Arc<str>]>,
     /// Of adapters: the model that they adapt.
     parents: BTreeMap<Arc<str>, Arc<str>>,
+    /// Longest prompt and answer together, of each.
+    contexts: Box<[Option<u32>]>,
     page: bytes::Bytes,
 }
 
 impl Default for ModelList {
     fn default() -> Self {
-        ModelList { names: Arc::from([]), parents: BTreeMap::new(), page: page_of(&BTreeMap::new()) }
+        ModelList {
+            names: Arc::from([]),
+            parents: BTreeMap::new(),
+            contexts: Box::default(),
+            page: page_of(&BTreeMap::new()),
+        }
     }
-}
-
-/// One replica as the admin port and the metrics show it.
-#[derive(Clone, Debug, Serialize)]
-pub struct ReplicaView {
-    /// Its name.
-    pub name: String,
-    /// Its URL.
-    pub url: String,
-    /// Slot and life, as `slot.life`.
-    pub id: String,
-    /// The same, for code.
-    #[serde(skip)]
-    pub replica: ReplicaId,
-    /// Its state.
-    pub state: &'static str,
-    /// Draining?
-    pub draining: bool,
-    /// Models served; none while unknown.
-    pub models: Option<Vec<String>>,
-    /// Longest context in tokens.
-    pub max_model_len: Option<u32>,
-    /// Requests in flight through this router.
-    pub in_flight: u32,
-    /// Requests in flight at most, set or learned.
-    pub cap: Option<u32>,
-    /// Running and waiting in the engine, by its own page, if that is fresh.
-    pub running: Option<u32>,
-    /// See `running`.
-    pub waiting: Option<u32>,
-    /// Share of its cache pinned.
-    pub kv_usage: Option<f64>,
-    /// Tokens that its cache holds.
-    pub kv_capacity_tokens: Option<u64>,
-    /// Blocks that the index believes it holds: of the token chain where events are followed, else of the text chain.
-    pub index_blocks: u64,
-    /// What says what its cache holds: `events`, `events_partial` (something from before is missing) or `estimate`.
-    pub source: &'static str,
-    /// Cached tokens, predicted and found.
-    pub cached_tokens: CachedTokens,
-    /// Its events, by rank; empty if none are configured.
-    pub events: Vec<KvView>,
-    /// Seconds of prefill queued.
-    pub queued_prefill_s: f64,
-    /// Learned: seconds a token of prefill.
-    pub prefill_s_per_token: f64,
-    /// Learned: seconds of a decode step at its present load.
-    pub step_s: f64,
-    /// Seconds that its failures are priced at.
-    pub trouble_s: f64,
 }
 
 impl Members {
@@ -210,6 +168,7 @@ impl Router {
             blocks: None,
             page: None,
             kv: BTreeMap::new(),
+            held: false,
             member,
         };
         members.by_id.insert((id.slot, id.life), known);
@@ -247,8 +206,19 @@ impl Router {
         known
     }
 
+    /// Whoever found a replica says that it isn't ready (or is again). While that lasts its good health pages don't count: one that
+    /// never served stays *starting*, so that requests may wait for it, and one that served is out after as many pages as any
+    /// that fails its own.
+    pub fn hold(&self, id: ReplicaId, held: bool) {
+        if let Some(known) = self.members.lock().by_id.get_mut(&(id.slot, id.life)) {
+            known.held = held;
+        }
+    }
+
     /// A health probe came back.
     pub fn probe(&self, id: ReplicaId, probe: Probe) {
+        let held = self.members.lock().by_id.get(&(id.slot, id.life)).is_some_and(|k| k.held);
+        let probe = if held && probe == Probe::Ok { Probe::NotReady } else { probe };
         let now = self.now();
         let (changed, state) = {
             let mut fleet = self.fleet.lock();
@@ -303,7 +273,17 @@ impl Router {
             if known.kv.is_empty() {
                 self.exact.write().clear(id.slot);
             }
+            self.fleet.lock().adapters(id, Adapters::clear);
         }
+    }
+
+    /// The page says which LoRA adapters have requests, and how many fit at once.
+    pub fn adapters<'a>(&self, id: ReplicaId, slots: usize, active: impl IntoIterator<Item = &'a str>) {
+        let active: Vec<ModelId> = {
+            let names = self.names.read();
+            active.into_iter().filter_map(|name| names.get(name)).collect()
+        };
+        self.fleet.lock().adapters(id, |a| a.page(slots, active));
     }
 
     /// The list of models came.
@@ -314,15 +294,19 @@ impl Router {
             return;
         }
         let longest = models.iter().filter_map(|m| m.max_model_len).max();
+        let adapters = self.intern(models.iter().filter(|m| m.parent.is_some()).map(|m| m.id.clone()));
         let ids = self.intern(models.iter().map(|m| m.id.clone()));
         let told = known.member.spec.models.is_some();
         known.models = Some(models);
-        self.fleet.lock().facts(id, |f| {
+        let mut fleet = self.fleet.lock();
+        fleet.adapters(id, |a| a.listed(adapters));
+        fleet.facts(id, |f| {
             f.max_model_len = longest;
             if !told {
                 f.models = Some(ids);
             }
         });
+        drop(fleet);
         drop(members);
         self.recall_models();
         self.refresh_models();
@@ -349,6 +333,17 @@ impl Router {
         self.models.load().parents.get(adapter).cloned()
     }
 
+    /// Longest prompt and answer together that `model` takes, in tokens, if that is known. Without a name: the model's
+    /// that is served, if it is the only one.
+    pub fn context_of(&self, model: Option<&str>) -> Option<u32> {
+        let list = self.models.load();
+        let at = match model {
+            Some(name) => list.names.binary_search_by(|n| (**n).cmp(name)).ok()?,
+            None => (list.names.len() == 1).then_some(0)?,
+        };
+        *list.contexts.get(at)?
+    }
+
     /// Names of all models served, sorted.
     pub fn model_names(&self) -> Arc<[Arc<str>]> {
         self.models.load().names.clone()
@@ -357,52 +352,6 @@ impl Router {
     /// The union of all replicas' `/v1/models`, in OpenAI's shape, in a stable order.
     pub fn models_page(&self) -> bytes::Bytes {
         self.models.load().page.clone()
-    }
-
-    /// All replicas, for the admin port and the metrics.
-    pub fn replicas(&self) -> Vec<ReplicaView> {
-        let now = self.now();
-        let members = self.members.lock();
-        let fleet = self.fleet.lock();
-        let index = self.index.read();
-        let slots = self.slots.load();
-        let endpoint = |id| slots.get(id);
-        let (shape, _) = fleet.speeds();
-        let view = |known: &Known| {
-            let r = fleet.get(known.id)?;
-            let polled = r.ledger.polled(now).unwrap_or_default();
-            let (prefill, decode) = (r.pace.prefill, r.pace.decode);
-            let names = |list: &Vec<ModelInfo>| list.iter().map(|m| m.id.to_string()).collect();
-            Some(ReplicaView {
-                name: known.member.spec.label().to_owned(),
-                url: known.member.spec.url.clone(),
-                id: format!("{}.{}", known.id.slot, known.id.life),
-                replica: known.id,
-                state: r.health.state().label(),
-                draining: r.draining,
-                models: known.member.spec.models.clone().or_else(|| known.models.as_ref().map(names)),
-                max_model_len: r.facts.max_model_len,
-                in_flight: r.ledger.in_flight(),
-                cap: r.cap(now),
-                running: polled.running,
-                waiting: polled.waiting,
-                kv_usage: polled.kv_usage,
-                kv_capacity_tokens: r.facts.capacity,
-                index_blocks: if known.kv.is_empty() {
-                    index.held(known.id.slot)
-                } else {
-                    self.exact_blocks(known.id.slot)
-                },
-                source: KvView::source_of(known.kv.values()),
-                cached_tokens: endpoint(known.id).map(|e| e.cached.totals()).unwrap_or_default(),
-                events: known.kv.values().map(|slot| slot.get()).collect(),
-                queued_prefill_s: r.ledger.wait(now),
-                prefill_s_per_token: shape.token * prefill,
-                step_s: shape.decode_step(r.ledger.sequences(now), r.ledger.context(now)) * decode,
-                trouble_s: r.trouble(now),
-            })
-        };
-        members.by_id.values().filter_map(view).collect()
     }
 
     /// Tells the index each replica's capacity in blocks of the text chain, as tokens a byte are learned.
@@ -467,7 +416,8 @@ impl Router {
         drop(known);
         let names = union.keys().cloned().collect();
         let parents = union.values().filter_map(|m| Some((m.id.clone(), m.parent.clone()?))).collect();
-        self.models.store(Arc::new(ModelList { names, parents, page: page_of(&union) }));
+        let contexts = union.values().map(|m| m.max_model_len).collect();
+        self.models.store(Arc::new(ModelList { names, parents, contexts, page: page_of(&union) }));
     }
 }
 

@@ -7,36 +7,43 @@
 
 mod ask;
 mod cached;
+mod elsewhere;
 mod endpoint;
 mod explain;
 mod kv;
 mod members;
 mod names;
+pub mod objectives;
 mod reservation;
 mod responses;
 mod snapshot;
 mod tokens;
+mod views;
 mod waiters;
 
 pub use crate::tokenize::Kind;
 pub use ask::{Ask, Refusal};
 pub use cached::{CachedTokens, Found};
+pub use elsewhere::Counts;
 pub use endpoint::{Endpoint, Member};
 pub use explain::{CandidateView, Explanation, PriceView};
 pub use kv::{KvSlot, KvView, Trust};
-pub use members::{ModelInfo, Page, ReplicaView};
+pub use members::{ModelInfo, Page};
 pub use reservation::Reservation;
 pub use snapshot::Snapshot;
 pub use tokens::{Inexact, TokenPrompt, Tokens, TokensError};
+pub use views::ReplicaView;
 
 use crate::config::Config;
 use crate::core::cost::Weights;
+use crate::core::fallback::Next;
 use crate::core::health::Rules;
 use crate::core::prefix::{IndexConfig, IndexStats, Matches, PrefixIndex, Space};
-use crate::core::{Arrival, Fleet, ReplicaId, Request, RequestId, Seen, Settings, Time};
+use crate::core::{Arrival, Fleet, LaneRules, Placed, ReplicaId, Request, RequestId, Seen, Settings, Time};
 use arc_swap::ArcSwap;
 use endpoint::Slots;
 use names::Names;
+use objectives::{Objectives, Rewrites};
 use parking_lot::{Mutex, RwLock};
 use reservation::Where;
 use responses::Responses;
@@ -65,6 +72,8 @@ pub struct Router {
     /// Serialises membership changes; the data plane never takes it.
     members: Mutex<members::Members>,
     models: ArcSwap<members::ModelList>,
+    objectives: ArcSwap<Objectives>,
+    rewrites: ArcSwap<Rewrites>,
     waiters: Waiters,
     responses: Mutex<Responses>,
     /// What an earlier router knew of replicas that haven't joined yet.
@@ -109,6 +118,13 @@ fn settings(config: &Config) -> Settings {
         slow_start: config.health.slow_start.secs(),
         tokens_per_byte: config.index.tokens_per_byte,
         queue: config.queue.max as usize,
+        lanes: LaneRules {
+            on: config.lanes.enabled,
+            pending: config.lanes.pending.secs(),
+            aging: config.lanes.aging,
+            per_lane: config.lanes.per_replica as usize,
+            ..LaneRules::default()
+        },
         max_replicas: MAX_REPLICAS,
         ..Settings::default()
     }
@@ -120,7 +136,7 @@ const MAX_REPLICAS: u16 = 1024;
 impl Router {
     /// A router without replicas. `seed` keys the block hashes when the configuration doesn't say.
     pub fn new(config: &Config, seed: u64) -> Arc<Self> {
-        let settings = settings(config);
+        let settings = Settings { seed: seed.rotate_left(32), ..settings(config) };
         let index = IndexConfig {
             max_blocks: usize::try_from(config.index.max_blocks).unwrap_or(usize::MAX),
             max_holders: MAX_REPLICAS,
@@ -139,6 +155,8 @@ impl Router {
             slots: ArcSwap::default(),
             members: Mutex::default(),
             models: ArcSwap::default(),
+            objectives: ArcSwap::default(),
+            rewrites: ArcSwap::default(),
             waiters: Waiters::default(),
             responses: Mutex::new(Responses::new()),
             pending: Mutex::new(None),
@@ -172,29 +190,35 @@ impl Router {
         self.block_bytes as usize
     }
 
-    /// Chooses a replica and reserves it. Waits, bounded by the configuration, when none can take the request now.
-    /// Dropping the future gives the place in the line up.
+    /// Chooses a replica and reserves it. Waits, bounded by the configuration, when that replica can't start the request soon.
+    /// Dropping the future gives its place up.
     ///
     /// # Errors
     /// A [`Refusal`] that says why, and when trying again makes sense.
     pub async fn place(self: &Arc<Self>, ask: &Ask) -> Result<Reservation, Refusal> {
-        let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
-        let request = self.request(id, ask);
+        let id = self.next_id();
         let begun = Instant::now();
+        let request = self.request(id, ask);
         if let Some(done) = self.attempt(&request, ask, begun) {
             return done;
         }
         let seat = self.waiters.sit(self, id);
-        let deadline = Instant::now() + Duration::from_nanos(self.queue_timeout.load(Ordering::Relaxed));
+        let deadline = begun + self.patience();
         loop {
             // Once more after sitting down: room may have come between the refusal and the seat.
             if let Some(done) = self.attempt(&request, ask, begun) {
                 return done;
             }
-            if tokio::time::timeout_at(deadline, seat.turn()).await.is_err() {
+            let until = seat.look().map_or(deadline, |look| deadline.min(look));
+            let rang = tokio::time::timeout_at(until, seat.turn()).await.is_ok();
+            if !rang && until == deadline {
                 return Err(Refusal::Deadline { retry_after: self.retry_after() });
             }
         }
+    }
+
+    fn next_id(&self) -> RequestId {
+        RequestId(self.next_id.fetch_add(1, Ordering::Relaxed))
     }
 
     /// One try: `None` means wait.
@@ -206,41 +230,44 @@ impl Router {
     ) -> Option<Result<Reservation, Refusal>> {
         let picking = Instant::now();
         let now = self.now();
-        let (arrival, more) = SCRATCH.with_borrow_mut(|s| {
+        let (arrival, next, more) = SCRATCH.with_borrow_mut(|s| {
             self.look(ask, s);
+            let seen =
+                Seen { matched: s.matches.as_slice(), space: &s.space, continues: s.matches.at_leaf() };
             let mut fleet = self.fleet.lock();
-            let arrival = fleet.arrive(
-                now,
-                req,
-                &Seen { matched: s.matches.as_slice(), space: &s.space, continues: s.matches.at_leaf() },
-            );
-            (arrival, fleet.waiting() > 0)
+            let arrival = fleet.arrive(now, req, &seen);
+            let next = match &arrival {
+                Arrival::Placed(p) if ask.fallbacks > 0 => {
+                    fleet.runners_up(now, req, &seen, p.replica, ask.fallbacks)
+                }
+                _ => Next::new(),
+            };
+            (arrival, next, fleet.waiting() > 0)
         });
         let placed = match arrival {
-            Arrival::Waiting => return None,
+            Arrival::Waiting(_) => return None,
             Arrival::Rejected(r) => return Some(Err(Refusal::from_core(r, self))),
             Arrival::Placed(p) => p,
         };
-        let slot = placed.replica.slot;
-        let used = self.last_used(ask, placed.replica);
-        if !ask.chain.is_empty() && placed.fits {
-            self.index.write().speculate(now, req.id, &ask.chain, slot);
-        }
-        let there = ask.tokens.as_ref().map(|tokens| self.placement(tokens, placed.replica));
-        if let Some(there) = there.as_ref().filter(|there| !there.chain.is_empty() && placed.fits) {
-            self.exact.write().speculate(now, req.id, &there.chain, there.holder);
-        }
+        let at = self.enter(now, req.id, ask, placed, next);
         if more {
             self.wake();
         }
-        let at = Where {
-            endpoint: self.slots.load().get(placed.replica),
-            placed,
-            text_bytes: ask.text_bytes,
-            there,
-            used,
-        };
         Some(self.reserve(req, at, begun, picking))
+    }
+
+    /// A request was placed: from now on its prompt is believed to be there.
+    fn enter(&self, now: Time, id: RequestId, ask: &Ask, placed: Placed, next: Next) -> Where {
+        let used = self.last_used(ask, placed.replica);
+        if !ask.chain.is_empty() && placed.fits {
+            self.index.write().speculate(now, id, &ask.chain, placed.replica.slot);
+        }
+        let there = ask.tokens.as_ref().map(|tokens| self.placement(tokens, placed.replica));
+        if let Some(there) = there.as_ref().filter(|there| !there.chain.is_empty() && placed.fits) {
+            self.exact.write().speculate(now, id, &there.chain, there.holder);
+        }
+        let endpoint = self.slots.load().get(placed.replica);
+        Where { placed, endpoint, text_bytes: ask.text_bytes, there, used, next }
     }
 
     fn reserve(
@@ -306,13 +333,18 @@ impl Router {
         let model = ask.model.as_ref().map(|name| self.names.read().get(name).unwrap_or(names::UNLISTED));
         // A response that nobody here remembers isn't pinned: the replica says whether it has it.
         let pinned = ask.previous_response.as_ref().and_then(|prev| self.responses.lock().get(prev));
-        ask.to_core(id, model, pinned, self.block_bytes)
+        ask.to_core(id, model, pinned, self.block_bytes, self.now() + self.patience())
+    }
+
+    /// How long a request may wait.
+    fn patience(&self) -> Duration {
+        Duration::from_nanos(self.queue_timeout.load(Ordering::Relaxed))
     }
 
     /// Wakes those whose turn it may be.
     fn wake(&self) {
-        let heads = self.fleet.lock().turns();
-        for id in heads {
+        let turns = self.fleet.lock().turns(self.now());
+        for id in turns.go {
             self.waiters.wake(id);
         }
     }
@@ -328,6 +360,26 @@ impl Router {
     /// Remembers which replica has a stored response, so that a request that continues it goes there.
     pub fn remember_response(&self, response_id: &str, replica: ReplicaId) {
         self.responses.lock().insert(response_id, replica);
+    }
+
+    /// Priorities by the name of an objective, as they are now.
+    pub fn objectives(&self) -> Arc<Objectives> {
+        self.objectives.load_full()
+    }
+
+    /// Replaces the table of objectives.
+    pub fn set_objectives(&self, objectives: Objectives) {
+        self.objectives.store(Arc::new(objectives));
+    }
+
+    /// Which model is meant by a name, as it is now.
+    pub fn rewrites(&self) -> Arc<Rewrites> {
+        self.rewrites.load_full()
+    }
+
+    /// Replaces the rules for model names.
+    pub fn set_rewrites(&self, rewrites: Rewrites) {
+        self.rewrites.store(Arc::new(rewrites));
     }
 
     /// Regular housekeeping, about once a second: medians, capacities in blocks, the measure of regret, late wake-ups.

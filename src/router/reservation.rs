@@ -2,6 +2,7 @@
 
 use super::tokens::Placement;
 use super::{Endpoint, Router};
+use crate::core::fallback::Next;
 use crate::core::{Failure, Outcome, Placed, ReplicaId, RequestId, Time};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,8 +16,8 @@ const SURELY_CACHED: u32 = 1024;
 /// The guard of one placed request. Dropped without [`finish`](Self::finish) or [`fail`](Self::fail), the request
 /// counts as given up by its client.
 pub struct Reservation {
-    router: Arc<Router>,
-    id: RequestId,
+    pub(super) router: Arc<Router>,
+    pub(super) id: RequestId,
     placed: Placed,
     endpoint: Option<Arc<Endpoint>>,
     /// Bytes of the prompt's text.
@@ -25,6 +26,8 @@ pub struct Reservation {
     there: Option<Placement>,
     /// When what it has there was last used, if its capacity has to be learned.
     used: Option<Time>,
+    /// The next best, if the door asked for them.
+    pub(super) next: Next,
     waited: Duration,
     decided: Duration,
     tokens: AtomicU32,
@@ -39,6 +42,7 @@ pub(super) struct Where {
     pub(super) text_bytes: u64,
     pub(super) there: Option<Placement>,
     pub(super) used: Option<Time>,
+    pub(super) next: Next,
 }
 
 impl Reservation {
@@ -57,6 +61,7 @@ impl Reservation {
             text_bytes: at.text_bytes,
             there: at.there,
             used: at.used,
+            next: at.next,
             waited,
             decided,
             tokens: AtomicU32::new(0),
@@ -104,7 +109,16 @@ impl Reservation {
     pub fn first_token(&mut self) {
         if !self.begun {
             self.begun = true;
-            self.router.fleet.lock().first_token(self.router.now(), self.id);
+            let now = self.router.now();
+            let more = {
+                let mut fleet = self.router.fleet.lock();
+                fleet.first_token(now, self.id);
+                fleet.waiting() > 0
+            };
+            // Its prefill is worked off: somebody's turn may have come.
+            if more {
+                self.router.wake();
+            }
         }
     }
 

@@ -5,7 +5,12 @@ use crate::core::RequestId;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// Between two looks of one request: timers aren't finer anyhow.
+const SHORTEST: Duration = Duration::from_millis(2);
 
 /// Who sits where.
 #[derive(Debug, Default)]
@@ -35,6 +40,13 @@ impl Waiters {
 }
 
 impl Seat {
+    /// When it should ask again if nobody rings; `None`: it stands in the line, where others ring.
+    pub(super) fn look(&self) -> Option<Instant> {
+        let now = self.router.now();
+        let at = self.router.fleet.lock().looks_at(now, self.id)?;
+        Some(Instant::now() + Duration::from_secs_f64(at.since(now)).max(SHORTEST))
+    }
+
     /// Resolves when it may be this request's turn.
     pub(super) async fn turn(&self) {
         self.bell.notified().await;

@@ -149,6 +149,11 @@ impl Eye {
                     self.models.hurry(now, Duration::ZERO);
                 }
                 self.router.page(self.id, reading.page);
+                if let Some(lora) = &reading.lora {
+                    let slots = lora.max.and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+                    let active = lora.waiting.iter().chain(&lora.running).map(String::as_str);
+                    self.router.adapters(self.id, slots, active);
+                }
             }
             Err(why) => {
                 // It may have woken unseen: then its health is what is left to go by.

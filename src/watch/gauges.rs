@@ -58,6 +58,7 @@ impl Gauges {
         for view in views {
             let m = self.metrics.replica(&view.name);
             m.in_flight.set(f64::from(view.in_flight));
+            m.in_lane.set(f64::from(view.in_lane));
             m.up.set(f64::from(u8::from(view.state == "ready" && !view.draining)));
             m.prefill_seconds_per_token.set(view.prefill_s_per_token);
             m.step_seconds.set(view.step_s);

@@ -3,7 +3,7 @@
 //! What a page doesn't say stays unknown. A page that didn't come is a page that says nothing.
 
 use crate::config::EngineKind;
-use crate::engine::{Delta, Engine, Sample, detect, scan};
+use crate::engine::{Delta, Engine, Lora, Sample, detect, scan};
 use crate::router::Page;
 
 /// Reads the pages of one replica.
@@ -21,6 +21,8 @@ pub(super) struct Reading {
     pub(super) page: Page,
     /// Is the engine asleep? `None`: it isn't told.
     pub(super) asleep: Option<bool>,
+    /// Its LoRA adapters, if it has any.
+    pub(super) lora: Option<Lora>,
 }
 
 impl Reader {
@@ -53,7 +55,8 @@ impl Reader {
             return Err(format!("the page has none of the series of {}", engine.as_str()));
         }
         self.engine = Some(engine);
-        let reading = Reading { page: self.page(&sample), asleep: sample.sleeping };
+        let reading =
+            Reading { page: self.page(&sample), asleep: sample.sleeping, lora: sample.lora.clone() };
         self.before = Some(sample);
         Ok(reading)
     }

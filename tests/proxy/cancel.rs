@@ -80,6 +80,37 @@ async fn client_leaving_while_it_waits_in_line_gives_its_place_up() {
 }
 
 #[tokio::test]
+async fn client_leaving_while_its_request_is_tried_again_is_seen_by_the_engine() {
+    let script = |n: usize, _: &crate::double::Seen| {
+        vec![if n == 0 { crate::double::json(500, "{}") } else { Act::UntilGone }]
+    };
+    // Whoever is asked first fails; whoever is asked then is silent.
+    let asked = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let of = |count: std::sync::Arc<std::sync::atomic::AtomicUsize>| {
+        move |_: usize, seen: &crate::double::Seen| {
+            script(count.fetch_add(1, std::sync::atomic::Ordering::Relaxed), seen)
+        }
+    };
+    let replicas = [Double::start(of(asked.clone())).await, Double::start(of(asked.clone())).await];
+    for (gone, stream) in [(1, false), (2, true)] {
+        asked.store(0, std::sync::atomic::Ordering::Relaxed);
+        let rig = Rig::start(&[replicas[0].addr, replicas[1].addr]).await;
+        let before = replicas.each_ref().map(|r| r.seen().len());
+        let mut client = TcpStream::connect(rig.addr).await.unwrap();
+        client.write_all(raw_post(&chat("x", stream)).as_bytes()).await.unwrap();
+        eventually("the second attempt", || {
+            replicas.iter().map(|r| r.seen().len()).sum::<usize>() == before[0] + before[1] + 2
+        })
+        .await;
+        drop(client);
+        let all = || replicas.iter().map(Double::gone_now).sum::<usize>() == gone;
+        let seen = tokio::time::timeout(Duration::from_secs(1), eventually("the engine sees it", all)).await;
+        seen.expect("within a second");
+        rig.quiet().await;
+    }
+}
+
+#[tokio::test]
 async fn client_leaving_behind_pipelined_requests_is_seen_by_the_engine() {
     let mut replica = Double::always(vec![Act::UntilGone]).await;
     let rig = Rig::start(&[replica.addr]).await;

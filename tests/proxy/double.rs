@@ -24,6 +24,8 @@ pub(crate) enum Act {
     Close,
     /// Resets it.
     Reset,
+    /// Says that nothing more will be said, and reads until the router closes.
+    HalfClose,
 }
 
 /// A request as it came in.
@@ -94,6 +96,11 @@ impl Double {
             .unwrap();
     }
 
+    /// Connections that the router has closed while that was waited for.
+    pub(crate) fn gone_now(&self) -> usize {
+        *self.gone.borrow()
+    }
+
     /// Resolves when `n` requests have come in.
     pub(crate) async fn asked(&self, n: usize) {
         super::rig::eventually("requests at the replica", || self.seen.lock().len() >= n).await;
@@ -128,6 +135,12 @@ async fn serve(
                     let mut rest = [0; 1024];
                     while !matches!(stream.read(&mut rest).await, Ok(0) | Err(_)) {}
                     gone.send_modify(|n| *n += 1);
+                    return;
+                }
+                Act::HalfClose => {
+                    stream.shutdown().await.ok();
+                    let mut rest = [0; 1024];
+                    while !matches!(stream.read(&mut rest).await, Ok(0) | Err(_)) {}
                     return;
                 }
                 Act::Close => return,

@@ -137,7 +137,7 @@ class Run:
             # Both engines, the router and this program share two cores: ids may take longer than elsewhere.
             "tokenizer": {"models": [{"names": [MODEL], "path": str(self.home / "tiny"), "block_tokens": BLOCK}], "timeout": "1s"},
         }
-        router = Router(self.binary, self.replicas, self.logs, config=config).start()
+        router = Router(self.binary, self.replicas, self.logs, config=json.dumps(config)).start()
         self.followed(router, 30.0)
         return router
 

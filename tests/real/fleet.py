@@ -169,6 +169,7 @@ class Replica:
     max_len: int = MAX_LEN
     events: tuple[int, int] | None = None
     """Ports on which it publishes KV events and answers for earlier ones."""
+    dtype: str = "bfloat16"
     more: list[str] = field(default_factory=list)
     """Further arguments."""
 
@@ -187,7 +188,7 @@ class Replica:
             str(home / "vllm/bin/vllm"), "serve", str(home / self.folder), "--served-model-name", MODEL,
             "--host", "127.0.0.1", "--port", str(self.port), "--max-model-len", str(self.max_len), "--max-num-seqs", str(MAX_SEQS),
             "--max-num-batched-tokens", str(STEP_TOKENS), "--enable-prefix-caching", "--block-size", str(BLOCK),
-            "--num-gpu-blocks-override", str(self.kv_blocks), "--enable-prompt-tokens-details", "--enforce-eager", "--dtype", "bfloat16",
+            "--num-gpu-blocks-override", str(self.kv_blocks), "--enable-prompt-tokens-details", "--enforce-eager", "--dtype", self.dtype,
             "--enable-auto-tool-choice", "--tool-call-parser", "hermes", *self.more,
         ]
         if self.events:
@@ -238,8 +239,8 @@ class Router:
     metrics_port: int = field(default_factory=free_port)
     admin_port: int = field(default_factory=free_port)
     process: Process | None = None
-    config: dict | None = None
-    """More of the configuration; then the replicas are in it too."""
+    config: str | None = None
+    """A configuration file's text, beside what the test itself sets."""
 
     @property
     def url(self) -> str:
@@ -248,14 +249,14 @@ class Router:
     def start(self) -> "Router":
         argv = [str(self.binary), "serve", "--listen", f"127.0.0.1:{self.port}", "--metrics", f"127.0.0.1:{self.metrics_port}",
                 "--admin", f"127.0.0.1:{self.admin_port}"]
-        if self.config is None:
+        if self.config is not None:
+            path = self.logs / f"homing-{self.port}.yaml"
+            path.write_text(self.config)
+            argv += ["--config", str(path)]
+        # A configuration of a test may have the replicas in it, with more than their addresses.
+        if "replicas" not in (self.config or ""):
             for replica in self.replicas:
                 argv += ["--replica", replica.url]
-        else:
-            # JSON is YAML.
-            file = self.logs / "homing.yaml"
-            file.write_text(json.dumps(self.config))
-            argv += ["--config", str(file)]
         self.process = Process.start("homing", argv, dict(os.environ), self.logs)
         wait_ok(self.process, self.metrics_port, "/readyz", 30.0)
         return self

@@ -1,6 +1,7 @@
 """Runs everything against two real vLLM replicas and the router. See README.md; started by `run`."""
 import argparse
 import json
+import re
 import shutil
 import signal
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import checks
 import leave
+import resume
 from drive import Pass, ask, client, converse
 from fleet import FleetError, Replica, Router, free_port, get, stop_all
 
@@ -23,8 +25,8 @@ ROUNDS = 3
 class Run:
     """One run: its processes, and what it found."""
 
-    def __init__(self, home: Path, binary: Path, logs: Path):
-        self.home, self.binary, self.logs = home, binary, logs
+    def __init__(self, home: Path, binary: Path, logs: Path, streams: int):
+        self.home, self.binary, self.logs, self.streams = home, binary, logs, streams
         self.replicas = [Replica(f"vllm-{n}", free_port()) for n in range(2)]
         self.report: dict = {}
         self.failures: list[str] = []
@@ -146,6 +148,40 @@ class Run:
                 self.check(False, str(error))
         router.stop()
 
+    def resume(self) -> None:
+        """Streams that break in the middle and are continued, in float32 (whatever the other parts run with)."""
+        engines = [Replica(f"vllm-f32-{n}", free_port(), dtype="float32") for n in range(2)]
+        for engine in engines:
+            engine.start(self.home, self.logs)
+        for engine in engines:
+            engine.ready(300.0)
+        relays = [resume.Relay(engine.port, seed).start() for seed, engine in enumerate(engines)]
+        router = Router(self.binary, relays, self.logs, config="resume:\n  enabled: true\n").start()
+        seen = resume.Result()
+
+        def kill() -> None:
+            seen.in_flight_at_kill = engines[0].busy()
+            engines[0].process.kill()
+
+        result = resume.run(router.url, engines[1].url, relays, kill, self.streams)
+        page = get(router.metrics_port, "/metrics")[1]
+        outcomes = {k: int(float(v)) for k, v in re.findall(r'^homing_resumes_total\{outcome="(\w+)"\} (\S+)$', page, re.M)}
+        share = result.equal / result.streams
+        self.report["resume"] = {
+            "streams": result.streams, "equal": result.equal, "equal_share": round(share, 4), "cut_by_relay": result.cuts,
+            "in_flight_at_sigkill": round(seen.in_flight_at_kill), "broken": len(result.broken), "malformed": len(result.malformed),
+            "unequal": result.unequal[:5], "usage_unequal": result.usage_unequal, "outcomes": outcomes,
+        }
+        self.say(json.dumps(self.report["resume"]))
+        self.check(share >= resume.EQUAL_BAR, f"{result.equal} of {result.streams} streams equal to the unbroken text")
+        self.check(not result.broken, f"no stream is broken: {result.broken[:3]}")
+        self.check(not result.malformed, f"one id, one role, no ids, an end: {result.malformed[:3]}")
+        self.check(result.usage_unequal == 0, f"usage as of the unbroken answer: {result.usage_unequal} differ")
+        self.check(outcomes.get("continued", 0) >= result.streams // 2, f"many streams were continued: {outcomes}")
+        router.stop()
+        for engine in engines:
+            engine.process.stop()
+
     def killed(self) -> None:
         """One replica dies without warning, in the middle of everything."""
         router = self.router()
@@ -186,13 +222,15 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
     parser.add_argument("--keep", action="store_true", help="keep the logs also when all is well")
     parser.add_argument("--only", default="surface,compare,leaving,killed", help="parts to run, in this order")
+    parser.add_argument("--streams", type=int, default=resume.STREAMS, help="streams of the part `resume`")
     args = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(143))
     logs = Path(tempfile.mkdtemp(prefix="homing-real-"))
-    run = Run(args.home, args.binary, logs)
+    run = Run(args.home, args.binary, logs, args.streams)
     try:
-        run.start()
+        if args.only != "resume":
+            run.start()
         for part in args.only.split(","):
             run.say(f"--- {part}")
             try:

@@ -5,7 +5,7 @@ use fastrand::Rng;
 use homing::config::{Config, ReplicaSpec, Seconds};
 use homing::core::health::Probe;
 use homing::core::{Failure, Outcome, ReplicaId};
-use homing::discovery::{Present, plan};
+use homing::discovery::{Present, Standing, Wanted, plan};
 use homing::router::{Ask, Member, ModelInfo, Page, Refusal, Reservation, Router, Snapshot};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -299,8 +299,8 @@ impl World {
             kv_tokens: Some(60_000),
             ..ReplicaSpec::new(r.url())
         };
-        let wanted: Vec<Member> =
-            self.replicas.borrow().iter().map(|r| Member::new(spec(r)).unwrap()).collect();
+        let wish = |r| Wanted { member: Member::new(spec(r)).unwrap(), standing: Standing::Serves };
+        let wanted: Vec<Wanted> = self.replicas.borrow().iter().map(wish).collect();
         let views = self.router.replicas();
         let present: Vec<_> = views
             .iter()
@@ -310,8 +310,11 @@ impl World {
                     id: v.replica,
                     key: member.key(),
                     spec: member.spec,
+                    incarnation: member.incarnation,
                     ready: v.state == "ready",
                     draining: v.draining,
+                    drained_here: false,
+                    held: false,
                 })
             })
             .collect();

@@ -8,7 +8,7 @@ mod view;
 
 use super::serve::Running;
 use super::{Failure, small_runtime};
-use crate::config::{AccessTarget, Config, LogFormat, ReplicaSpec};
+use crate::config::{AccessTarget, Config, LogFormat, ReplicaSpec, Resume};
 use crate::observe;
 use crate::proxy::Phase;
 use crate::sim::driver::{Driver, Snapshot, Stats};
@@ -108,11 +108,13 @@ async fn show(args: &Args) -> Result<ExitCode, Failure> {
         metrics: free,
         admin: Some(free),
         replicas: homing.iter().map(|m| ReplicaSpec::new(m.url())).collect(),
+        resume: Resume { enabled: true, ..Resume::default() },
         log: crate::config::Log { access: AccessTarget::Off, ..Default::default() },
         ..Config::default()
     };
     let mut running = Running::start(&config)?;
-    let (listen, admin, router) = (running.listen, running.admin, running.router.clone());
+    let (listen, admin, router) =
+        (running.listen.unwrap_or(args.listen), running.admin, running.router.clone());
     let phase = running.phase();
     let served = tokio::task::LocalSet::new();
     served.spawn_local(async move { running.serve().await });

@@ -70,10 +70,8 @@ impl Estate {
             sockets.push((name, OwnedFd::from(listener.try_clone()?)));
             Ok::<_, io::Error>(())
         };
-        add("data", &running.data)?;
-        add("metrics", &running.doors.metrics)?;
-        if let Some(admin) = &running.doors.admin {
-            add("admin", admin)?;
+        for (name, door) in running.all_doors() {
+            add(name, door)?;
         }
         Ok(Estate { sockets, snapshot: running.router.snapshot(now_unix() as u64) })
     }

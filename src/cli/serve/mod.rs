@@ -21,6 +21,7 @@ use crate::control::{Context, Control, Doors, Reload, ReloadReport, admin_may_be
 use crate::core::prefix::TEXT_BLOCK;
 use crate::discovery::{self, Discovery};
 use crate::door::{self, Door, Inherited};
+use crate::extproc::{ExtProc, PickerDoors};
 use crate::observe::{AccessLog, BlockKey, LogHandle, Loud, Metrics};
 use crate::openai::{Problem, Shape};
 use crate::proxy::{Phase, PromptReader, Proxy, Settings, tokenized};
@@ -71,8 +72,10 @@ pub struct Origin {
 
 /// A router that serves: the doors, the eyes and the ports beside the traffic, all on threads of their own.
 pub struct Running {
-    /// Where clients come in.
-    pub listen: SocketAddr,
+    /// Where clients come in, if there is a proxy.
+    pub listen: Option<SocketAddr>,
+    /// Where Envoy comes in, and where the picker's health service is, if there is an endpoint picker.
+    pub extproc: Option<(SocketAddr, Option<SocketAddr>)>,
     /// Where health and metrics are.
     pub metrics: SocketAddr,
     /// Where the admin port is.
@@ -83,7 +86,9 @@ pub struct Running {
     config: Arc<ArcSwap<Config>>,
     phase: watch::Sender<Phase>,
     proxy: Option<Proxy>,
-    data: Door,
+    picker: Option<ExtProc>,
+    data: Option<Door>,
+    picker_doors: Option<PickerDoors>,
     doors: Doors,
     reloader: Option<Arc<Reloader>>,
     _parts: (Arc<Discovery>, Arc<Watch>, Control),
@@ -116,10 +121,27 @@ impl Running {
         let access = AccessLog::open(&config.log.access, metrics.log_dropped.clone())
             .map_err(named("the access log"))?;
         let settings = settings(config)?;
-        let listener = socket("data", config.listen, &mut origin.inherited)?;
-        let data = Door::new(listener, !origin.shut).map_err(named("data port"))?;
+        let picker_doors = picker_doors(config, &mut origin)?;
+        let data = if picker_doors.is_some() && config.extproc.alone {
+            None
+        } else {
+            let listener = socket("data", config.listen, &mut origin.inherited)?;
+            Some(Door::new(listener, !origin.shut).map_err(named("data port"))?)
+        };
         let doors = control_doors(config, &mut origin)?;
-        let proxy = Proxy::behind(data.clone(), settings, router.clone(), metrics.clone(), access);
+        let picker = match picker_doors.clone() {
+            Some(doors) => Some(
+                ExtProc::behind(doors, config, router.clone(), metrics.clone(), access.clone())
+                    .map_err(named("endpoint picker"))?,
+            ),
+            None => None,
+        };
+        let extproc = match &picker {
+            Some(p) => Some((p.local_addr().map_err(named("endpoint picker"))?, p.health_addr())),
+            None => None,
+        };
+        let behind = |data| Proxy::behind(data, settings, router.clone(), metrics.clone(), access);
+        let proxy = data.clone().map(behind);
         let watch =
             Watch::start(config, router.clone(), metrics.clone(), loud.clone()).map_err(named("watch"))?;
         let found =
@@ -133,7 +155,7 @@ impl Running {
                 current.clone(),
                 Parts {
                     router: router.clone(),
-                    live: proxy.live(),
+                    live: proxy.as_ref().map(Proxy::live),
                     data: data.clone(),
                     doors: doors.clone(),
                     watch: watch.clone(),
@@ -156,15 +178,18 @@ impl Running {
         };
         let control = Control::on(context, doors.clone()).map_err(named("control"))?;
         Ok(Running {
-            listen: data.local_addr().map_err(named("data port"))?,
+            listen: data.as_ref().map(Door::local_addr).transpose().map_err(named("data port"))?,
+            extproc,
             metrics: control.metrics_addr(),
             admin: control.admin_addr(),
             router,
             registry: metrics,
             config: current,
             phase,
-            proxy: Some(proxy),
+            proxy,
+            picker,
             data,
+            picker_doors,
             doors,
             reloader,
             _parts: (found, watch, control),
@@ -173,11 +198,19 @@ impl Running {
 
     /// Lets in who comes, at all ports; needed only after a start that was to stay shut.
     pub fn open(&self) {
-        self.data.open();
-        self.doors.metrics.open();
-        if let Some(admin) = &self.doors.admin {
-            admin.open();
-        }
+        self.all_doors().for_each(|(_, door)| door.open());
+    }
+
+    /// Every door with its name.
+    fn all_doors(&self) -> impl Iterator<Item = (&'static str, &Door)> {
+        let picker = self.picker_doors.as_ref();
+        self.data
+            .iter()
+            .map(|d| ("data", d))
+            .chain([("metrics", &self.doors.metrics)])
+            .chain(self.doors.admin.as_ref().map(|d| ("admin", d)))
+            .chain(picker.map(|p| ("extproc", &p.grpc)))
+            .chain(picker.and_then(|p| p.health.as_ref()).map(|d| ("extproc-health", d)))
     }
 
     /// Serves until [`Phase::Closing`] is reached and what was in flight has ended.
@@ -185,10 +218,8 @@ impl Running {
     /// # Errors
     /// A worker's thread can't be started.
     pub async fn serve(&mut self) -> io::Result<()> {
-        match self.proxy.take() {
-            Some(proxy) => proxy.run(self.phase.subscribe()).await,
-            None => Ok(()),
-        }
+        let (proxy, picker) = (self.proxy.take(), self.picker.take());
+        serve_both(proxy, picker, &self.phase).await
     }
 
     /// Reads the configuration anew, if it came from somewhere.
@@ -200,6 +231,40 @@ impl Running {
     pub fn phase(&self) -> watch::Sender<Phase> {
         self.phase.clone()
     }
+}
+
+/// Serves at both doors until the phase says that it is over.
+async fn serve_both(
+    proxy: Option<Proxy>,
+    picker: Option<ExtProc>,
+    phase: &watch::Sender<Phase>,
+) -> io::Result<()> {
+    let proxy = async {
+        match proxy {
+            Some(proxy) => proxy.run(phase.subscribe()).await,
+            None => Ok(()),
+        }
+    };
+    let picker = async {
+        match picker {
+            Some(picker) => picker.run(phase.subscribe()).await,
+            None => Ok(()),
+        }
+    };
+    tokio::try_join!(proxy, picker).map(|((), ())| ())
+}
+
+/// The endpoint picker's doors, if there is one.
+fn picker_doors(config: &Config, origin: &mut Origin) -> Result<Option<PickerDoors>, ServeError> {
+    let Some(at) = config.extproc.listen else { return Ok(None) };
+    let open = !origin.shut;
+    let mut door = |name: &'static str, at| {
+        let socket = socket(name, at, &mut origin.inherited)?;
+        Door::new(socket, open).map_err(named(name))
+    };
+    let grpc = door("extproc", at)?;
+    let health = config.extproc.health.map(|at| door("extproc-health", at)).transpose()?;
+    Ok(Some(PickerDoors { grpc, health }))
 }
 
 /// The proxy's settings, as this machine and the files that they name make them.
@@ -226,7 +291,7 @@ fn control_doors(config: &Config, origin: &mut Origin) -> Result<Doors, ServeErr
     for name in origin.inherited.left() {
         tracing::warn!(
             name,
-            "a socket came with the start that nothing here uses; names are data, metrics, admin"
+            "a socket came with the start that nothing here uses; names are data, metrics, admin, extproc, extproc-health"
         );
     }
     Ok(Doors { metrics: Door::new(metrics, open).map_err(named("metrics port"))?, admin })

@@ -10,7 +10,7 @@
 use super::handover::{Estate, Predecessor, Program, pass_on};
 use super::reload::Reloader;
 use super::watched::Watched;
-use super::{Origin, Running, snapshots, systemd};
+use super::{Origin, Running, serve_both, snapshots, systemd};
 use crate::cli::options::ServeArgs;
 use crate::cli::{Failure, small_runtime};
 use crate::control::Reload;
@@ -78,7 +78,8 @@ pub(in crate::cli) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
         }
         running.open();
         tracing::info!(
-            listen = %running.listen, metrics = %running.metrics, admin = ?running.admin,
+            listen = running.listen.map(display), extproc = running.extproc.map(|(at, _)| display(at)),
+            health = running.extproc.and_then(|(_, at)| at).map(display), metrics = %running.metrics, admin = ?running.admin,
             replicas = running.router.endpoints().len(), successor = predecessor.is_some(), "serving"
         );
         let end = serve(&mut running, &program, args, predecessor).await?;
@@ -122,13 +123,7 @@ async fn serve(
         p.ready();
     }
     systemd::ready();
-    let proxy = running.proxy.take();
-    let served = async {
-        match proxy {
-            Some(proxy) => proxy.run(phase.subscribe()).await,
-            None => Ok(()),
-        }
-    };
+    let served = serve_both(running.proxy.take(), running.picker.take(), &phase);
     let end = tokio::select! {
         served = served => served.map(|()| End::Served)?,
         () = leave(terminate, interrupt, &phase, running) => End::Cut,
@@ -207,9 +202,7 @@ async fn upgrades(
         match passed.and_then(|p| p) {
             Ok(pid) => {
                 tracing::info!(pid, "the successor serves: this process takes nothing new");
-                running.data.hand_over();
-                running.doors.metrics.hand_over();
-                running.doors.admin.iter().for_each(|door| door.hand_over());
+                running.all_doors().for_each(|(_, door)| door.hand_over());
                 close(phase, running.config.load().drain.delay.get()).await;
             }
             Err(why) => {

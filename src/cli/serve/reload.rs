@@ -25,8 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// What takes over a new configuration.
 pub(super) struct Parts {
     pub(super) router: Arc<Router>,
-    pub(super) live: LiveSettings,
-    pub(super) data: Door,
+    pub(super) live: Option<LiveSettings>,
+    pub(super) data: Option<Door>,
     pub(super) doors: Doors,
     pub(super) watch: Arc<Watch>,
     pub(super) found: Arc<Discovery>,
@@ -75,7 +75,9 @@ impl Reloader {
         for (door, listener) in moves {
             door.move_to(listener).map_err(|e| format!("a new listener can't be used: {e}"))?;
         }
-        self.parts.live.set(settings);
+        if let Some(live) = &self.parts.live {
+            live.set(settings);
+        }
         self.parts.router.reconfigure(&new);
         self.parts.watch.reconfigure(&new);
         // The doors ask this one for the token: it is there before a new listener could let anybody in.
@@ -98,7 +100,7 @@ impl Reloader {
             }
             _ => Ok(()),
         };
-        change("data", Some(&self.parts.data), Some(running.listen), Some(new.listen))?;
+        change("data", self.parts.data.as_ref(), Some(running.listen), Some(new.listen))?;
         change("metrics", Some(&self.parts.doors.metrics), Some(running.metrics), Some(new.metrics))?;
         change("admin", self.parts.doors.admin.as_ref(), running.admin, new.admin)?;
         Ok(moves)

@@ -39,6 +39,11 @@ impl Queue {
         self.waiting.is_empty()
     }
 
+    /// Is it in the line?
+    pub fn has(&self, id: RequestId) -> bool {
+        self.waiting.iter().any(|w| w.0 == id)
+    }
+
     /// Must a request of `model` that comes now stand behind another? `id` itself doesn't count.
     pub fn behind(&self, id: RequestId, model: Option<ModelId>) -> bool {
         self.waiting.iter().find(|w| w.1 == model).is_some_and(|w| w.0 != id)

@@ -4,8 +4,9 @@
 //! prompt with the output behind it, or takes it back if it failed. Once a second, the housekeeping. No cost, belief or
 //! rule is repeated here: what is measured is what is shipped.
 //!
-//! A policy can't let a request wait, and the fleet may want it to (all replicas full): then the limits are lifted
-//! for this one, and the engine's queue is where it waits. [`Homing::lifted`] counts them.
+//! With lanes, requests wait in them as in production. Without, nobody waits here although the fleet may want it (all
+//! replicas full): then the limits are lifted for this one, and the engine's queue is where it waits. [`Homing::lifted`]
+//! counts them.
 
 use super::Context;
 use crate::core::fleet::{Failure, Fleet, Outcome, Settings};
@@ -13,12 +14,12 @@ use crate::core::health::Probe;
 use crate::core::ids::{ModelId, ReplicaId, RequestId};
 use crate::core::ledger::Polled;
 use crate::core::place::Seen;
-use crate::core::policy::{Arriving, Policy, Sight};
+use crate::core::policy::{Arriving, Placement, Policy, Sight};
 use crate::core::prefix::{IndexConfig, Matches, PrefixIndex, Space};
 use crate::core::replica::Facts;
 use crate::core::request::{Length, Request};
 use crate::core::time::Time;
-use crate::core::{Arrival, Placed};
+use crate::core::{Arrival, Placed, Turns};
 use std::collections::BTreeMap;
 
 /// Seconds between two housekeepings, as in the shell.
@@ -160,8 +161,12 @@ impl Homing {
             head: arriving.chain.first().copied().unwrap_or(0),
             generates: true,
             streams: true,
+            priority: 0,
+            tenant: 0,
+            deadline: None,
             pinned: None,
             exclude: absent.filter_map(|(_, id)| *id).collect(),
+            only: None,
         }
     }
 
@@ -182,31 +187,52 @@ impl Homing {
         }
     }
 
-    fn arrive(&mut self, now: Time, request: &Request) -> Option<Placed> {
+    fn arrive(&mut self, now: Time, request: &Request) -> Arrival {
         let seen = Seen { matched: &self.matched, space: &self.space, continues: self.matches.at_leaf() };
-        match self.fleet.arrive(now, request, &seen) {
-            Arrival::Placed(placed) => Some(placed),
-            Arrival::Waiting => {
-                self.fleet.unqueue(request.id);
-                None
-            }
-            Arrival::Rejected(_) => None,
-        }
+        self.fleet.arrive(now, request, &seen)
     }
 
     /// Once more, with room for all.
-    fn arrive_anyhow(&mut self, now: Time, request: &Request) -> Option<Placed> {
+    fn arrive_anyhow(&mut self, now: Time, request: &Request) -> Arrival {
+        self.fleet.unqueue(request.id);
         self.lifted += 1;
+        let lanes = self.fleet.use_lanes(false);
         self.limit(Some(u32::MAX));
-        let placed = self.arrive(now, request);
+        let arrival = self.arrive(now, request);
         self.limit(None);
-        placed
+        self.fleet.use_lanes(lanes);
+        arrival
     }
 
     fn limit(&mut self, most: Option<u32>) {
         for id in self.ids.iter().flatten() {
             self.fleet.facts(*id, |f| f.max_in_flight = most);
         }
+    }
+
+    /// A request arrives. One that may not wait is sent where it chose, whatever is there.
+    fn take(&mut self, now: Time, arriving: &Arriving<'_>, sight: &Sight<'_>, may_wait: bool) -> Placement {
+        self.tick(now);
+        let request = self.request(arriving, sight.up);
+        self.look(arriving.chain, sight.exact);
+        let mut arrival = self.arrive(now, &request);
+        if !may_wait && !matches!(arrival, Arrival::Placed(_)) {
+            arrival = self.arrive_anyhow(now, &request);
+        }
+        let placed = match arrival {
+            Arrival::Placed(placed) => placed,
+            Arrival::Waiting(_) => return Placement::Waits,
+            Arrival::Rejected(_) => return Placement::Refused,
+        };
+        let slot = placed.replica.slot;
+        if !arriving.chain.is_empty() {
+            self.index.speculate(now, arriving.id, arriving.chain, slot);
+            if self.knows_caches() {
+                self.live.speculate(now, arriving.id, arriving.chain, slot);
+            }
+        }
+        self.flights.insert(arriving.id, Flight { placed, prompt_tokens: arriving.prompt_tokens });
+        Placement::At(self.numbers[usize::from(slot)])
     }
 
     /// Three long prefixes in a row that weren't there: its cache was reset, or it restarted unseen.
@@ -234,20 +260,19 @@ impl Policy for Homing {
     }
 
     fn place(&mut self, now: Time, arriving: &Arriving<'_>, sight: &Sight<'_>) -> usize {
-        self.tick(now);
-        let request = self.request(arriving, sight.up);
-        self.look(arriving.chain, sight.exact);
-        let placed = self.arrive(now, &request).or_else(|| self.arrive_anyhow(now, &request));
-        let Some(placed) = placed else { return sight.up.first().copied().unwrap_or(0) };
-        let slot = placed.replica.slot;
-        if !arriving.chain.is_empty() {
-            self.index.speculate(now, arriving.id, arriving.chain, slot);
-            if self.knows_caches() {
-                self.live.speculate(now, arriving.id, arriving.chain, slot);
-            }
+        match self.take(now, arriving, sight, false) {
+            Placement::At(replica) => replica,
+            Placement::Waits | Placement::Refused => sight.up.first().copied().unwrap_or(0),
         }
-        self.flights.insert(arriving.id, Flight { placed, prompt_tokens: arriving.prompt_tokens });
-        self.numbers[usize::from(slot)]
+    }
+
+    fn offer(&mut self, now: Time, arriving: &Arriving<'_>, sight: &Sight<'_>) -> Placement {
+        self.take(now, arriving, sight, self.options.settings.lanes.on)
+    }
+
+    fn turns(&mut self, now: Time) -> Turns {
+        self.tick(now);
+        self.fleet.turns(now)
     }
 
     fn first_token(&mut self, now: Time, id: RequestId) {
@@ -319,9 +344,12 @@ impl Policy for Homing {
 mod tests {
     use super::super::hand::{ask, context, page, see};
     use super::*;
+    use crate::core::LaneRules;
 
     fn homing(replicas: usize, knowledge: Knowledge) -> Homing {
-        Homing::new("homing", replicas, Options::new(&context(replicas), knowledge))
+        let mut options = Options::new(&context(replicas), knowledge);
+        options.settings.lanes = LaneRules::OFF;
+        Homing::new("homing", replicas, options)
     }
 
     fn at(s: f64) -> Time {
@@ -397,6 +425,26 @@ mod tests {
         assert_eq!(h.lifted(), 4);
         h.check().unwrap();
         assert_eq!((h.fleet.in_flight(), h.fleet.waiting()), (20, 0));
+    }
+
+    #[test]
+    fn with_lanes_requests_wait_until_it_is_their_turn() {
+        let mut h = Homing::new("homing", 1, Options::new(&context(1), Knowledge::Estimate));
+        let chains = [[1u64], [2]];
+        let long = ask(1, &chains[0], 20_000);
+        let short = ask(2, &chains[1], 600);
+        assert_eq!(h.offer(at(0.0), &long, &see(&[0])), Placement::At(0));
+        assert_eq!(h.offer(at(0.0), &short, &see(&[0])), Placement::Waits);
+        assert!(h.turns(at(0.01)).go.is_empty() && h.turns(at(0.01)).look.is_some());
+        h.first_token(at(0.3), RequestId(1));
+        assert_eq!(h.turns(at(0.3)).go.as_slice(), [RequestId(2)]);
+        assert_eq!(h.offer(at(0.3), &short, &see(&[0])), Placement::At(0));
+        h.check().unwrap();
+        // One that has to be placed at once is.
+        assert_eq!(h.place(at(0.3), &ask(3, &[3], 20_000), &see(&[0])), 0);
+        assert_eq!(h.place(at(0.3), &ask(4, &[4], 20_000), &see(&[0])), 0);
+        assert_eq!((h.lifted(), h.fleet.waiting(), h.fleet.in_flight()), (1, 0, 4));
+        h.check().unwrap();
     }
 
     #[test]

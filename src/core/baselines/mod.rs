@@ -30,6 +30,7 @@ mod hand;
 
 pub use homing::{Homing, Knowledge, Options};
 
+use super::admission::LaneRules;
 use super::policy::Policy;
 use super::speed::Shape;
 use gie::{WeightedSum, Weights};
@@ -51,8 +52,9 @@ pub struct Context {
 }
 
 /// The names of all policies, Homing's own first.
-pub const NAMES: [&str; 28] = [
+pub const NAMES: [&str; 29] = [
     "homing",
+    "homing-no-lanes",
     "homing-exact",
     "random",
     "round-robin",
@@ -103,6 +105,11 @@ pub fn named(name: &str, ctx: &Context) -> Option<Box<dyn Policy>> {
     let own = |knowledge| Box::new(Homing::new(name, ctx.replicas, Options::new(ctx, knowledge)));
     Some(match name {
         "homing" => own(Knowledge::Estimate),
+        "homing-no-lanes" => {
+            let mut options = Options::new(ctx, Knowledge::Estimate);
+            options.settings.lanes = LaneRules::OFF;
+            Box::new(Homing::new(name, ctx.replicas, options))
+        }
         "homing-exact" => own(Knowledge::Exact),
         "random" => Box::new(simple::Simple::random(seed)),
         "round-robin" => Box::new(simple::Simple::round_robin()),

@@ -225,7 +225,7 @@ fn filled(body: &[u8], v: Value) -> bool {
 
 impl Facts {
     /// Take in an event by its lines. True for an event that holds nothing but usage.
-    pub(super) fn take(&mut self, lines: &[u8]) -> bool {
+    pub(in super::super) fn take(&mut self, lines: &[u8]) -> bool {
         let event = Event::read(lines);
         let Some(data) = &event.data else { return false };
         if data.trim_ascii() == b"[DONE]" {

@@ -9,7 +9,7 @@ use super::setup::{POLL, Setup};
 use super::tally::{StageTimes, Tally};
 use super::view::View;
 use super::workload::{Plan, Workload};
-use crate::core::policy::{Arriving, Policy, Sight};
+use crate::core::policy::{Arriving, Placement, Policy, Sight};
 use crate::core::{RequestId, Time};
 use crate::sim::engine::{Event, EventKind, Job, Reason};
 use std::cmp::Reverse;
@@ -33,6 +33,8 @@ enum Due {
         ask: usize,
         origin: usize,
     },
+    /// This router looks whether one of those who wait can go.
+    Turns(usize),
     /// Of this router.
     Poll(usize),
     Sample,
@@ -50,8 +52,10 @@ struct Flight {
     ask: usize,
     origin: usize,
     arrived: Time,
+    /// Where it was sent; meaningless while it waits in the router.
     replica: usize,
     router: usize,
+    waits: bool,
     cached: u32,
     first: Option<Time>,
     over: bool,
@@ -71,6 +75,9 @@ struct Replay<'a> {
     planned: u64,
     flights: Vec<Flight>,
     loads: Vec<u32>,
+    /// For each router how many requests wait in it, and when it looks next.
+    waiting: Vec<usize>,
+    looks: Vec<Option<Time>>,
     events: Vec<Event>,
     exact: Vec<u32>,
     times: Vec<StageTimes>,
@@ -127,6 +134,8 @@ impl<'a> Replay<'a> {
             planned: 0,
             flights: Vec::with_capacity(workload.requests()),
             loads: vec![0; n],
+            waiting: vec![0; routers.len()],
+            looks: vec![None; routers.len()],
             events: Vec::new(),
             exact: Vec::new(),
             times: vec![StageTimes::default(); stages],
@@ -216,20 +225,29 @@ impl<'a> Replay<'a> {
     fn step(&mut self) -> bool {
         let engine = self.engines.next();
         let due = self.due.peek().map(|Reverse((t, ..))| *t);
-        match (engine, due) {
+        let now = match (engine, due) {
             // Nobody works and nobody comes: looking on won't change that.
             (None, _) if !self.due.iter().any(|Reverse((_, due, _))| due.matters()) => return false,
-            (Some((t, i)), due) if due.is_none_or(|d| t < d) => self.engines.advance(t, i, &mut self.events),
+            (Some((t, i)), due) if due.is_none_or(|d| t < d) => {
+                self.engines.advance(t, i, &mut self.events);
+                t
+            }
             _ => {
                 let Some(Reverse((now, due, _))) = self.due.pop() else { return false };
                 self.happens(now, due);
+                now
             }
-        }
+        };
         let mut events = std::mem::take(&mut self.events);
         for event in events.drain(..) {
             self.told(&event);
         }
         self.events = events;
+        for router in 0..self.routers.len() {
+            if self.waiting[router] > 0 {
+                self.release(now, router);
+            }
+        }
         true
     }
 
@@ -250,6 +268,10 @@ impl<'a> Replay<'a> {
                 let a = &self.workload.asks[ask];
                 self.tally.arrived(a);
                 self.place(now, ask, origin, now);
+            }
+            Due::Turns(router) => {
+                // One that an earlier look has replaced must not begin a second series.
+                self.looks[router].take_if(|at| *at == now);
             }
             Due::Poll(router) => {
                 self.look(now, router);
@@ -272,9 +294,28 @@ impl<'a> Replay<'a> {
     }
 
     fn place(&mut self, now: Time, ask: usize, origin: usize, arrived: Time) {
-        let a = &self.workload.asks[ask];
         let router = self.asked % self.routers.len();
         self.asked += 1;
+        self.waiting[router] += 1;
+        self.flights.push(Flight {
+            ask,
+            origin,
+            arrived,
+            replica: 0,
+            router,
+            waits: true,
+            cached: 0,
+            first: None,
+            over: false,
+        });
+        self.offer(now, self.flights.len() - 1);
+    }
+
+    /// A request arrives at its router, for the first time or again. True if it doesn't wait there any more.
+    fn offer(&mut self, now: Time, flight: usize) -> bool {
+        let workload = self.workload;
+        let Flight { router, ask, .. } = self.flights[flight];
+        let a = &workload.asks[ask];
         if self.period(router) == 0.0 {
             self.look(now, router);
         }
@@ -289,7 +330,7 @@ impl<'a> Replay<'a> {
                 };
             }
         }
-        let id = self.flights.len() as u64;
+        let id = flight as u64;
         let arriving = Arriving {
             id: RequestId(id),
             chain: &a.chain,
@@ -301,19 +342,21 @@ impl<'a> Replay<'a> {
         let policy = &mut self.routers[router];
         let exact: &[u32] = if policy.knows_caches() { &self.exact } else { &[] };
         let up = self.engines.up();
-        let chosen = policy.place(now, &arriving, &Sight { up, exact });
+        let chosen = match policy.offer(now, &arriving, &Sight { up, exact }) {
+            Placement::At(chosen) => chosen,
+            Placement::Waits => return false,
+            Placement::Refused => {
+                self.waiting[router] -= 1;
+                self.flights[flight].waits = false;
+                self.over(now, flight);
+                return true;
+            }
+        };
         debug_assert!(up.contains(&chosen), "{} chose {chosen}, which isn't up", policy.name());
         let replica = if up.contains(&chosen) { chosen } else { up[0] };
-        self.flights.push(Flight {
-            ask,
-            origin,
-            arrived,
-            replica,
-            router,
-            cached: 0,
-            first: None,
-            over: false,
-        });
+        self.waiting[router] -= 1;
+        self.flights[flight].waits = false;
+        self.flights[flight].replica = replica;
         self.loads[replica] += 1;
         let job = Job {
             id,
@@ -324,6 +367,27 @@ impl<'a> Replay<'a> {
             ends: Reason::Stop,
         };
         self.engines.submit(now, replica, job);
+        true
+    }
+
+    /// Lets those go whose turn it is, until it is nobody's.
+    fn release(&mut self, now: Time, router: usize) {
+        let look = loop {
+            let turns = self.routers[router].turns(now);
+            let mut gone = false;
+            for id in turns.go {
+                gone |= self.offer(now, id.0 as usize);
+            }
+            if !gone {
+                break turns.look;
+            }
+        };
+        if let Some(at) = look
+            && self.looks[router].is_none_or(|planned| at < planned)
+        {
+            self.looks[router] = Some(at);
+            self.plan(at, Due::Turns(router));
+        }
     }
 
     fn told(&mut self, event: &Event) {
@@ -361,10 +425,12 @@ impl<'a> Replay<'a> {
                 };
                 self.tally.served(flight.replica, served);
                 self.routers[flight.router].finish(event.at, id, ask.output_tokens, flight.cached);
+                self.loads[flight.replica] -= 1;
                 self.over(event.at, event.id as usize);
             }
             EventKind::Rejected => {
                 self.routers[flight.router].finish(event.at, id, 0, 0);
+                self.loads[flight.replica] -= 1;
                 self.over(event.at, event.id as usize);
             }
             EventKind::Tokens(tokens) => {
@@ -381,7 +447,6 @@ impl<'a> Replay<'a> {
         let workload = self.workload;
         let flight = &mut self.flights[id];
         flight.over = true;
-        self.loads[flight.replica] -= 1;
         self.done += 1;
         self.tally.over(now);
         let origin = flight.origin;
@@ -415,17 +480,17 @@ impl<'a> Replay<'a> {
         }
         self.routers.iter_mut().for_each(|r| r.left(now, i));
         let lost: Vec<usize> = (0..self.flights.len())
-            .filter(|&f| self.flights[f].replica == i && !self.flights[f].over)
+            .filter(|&f| self.flights[f].replica == i && !self.flights[f].over && !self.flights[f].waits)
             .collect();
         for id in lost {
             let flight = &mut self.flights[id];
             self.routers[flight.router].finish(now, RequestId(id as u64), 0, 0);
+            self.loads[i] -= 1;
             if flight.first.is_some() {
                 // Its client has seen a part of the answer, so it can't be sent again.
                 self.over(now, id);
             } else {
                 flight.over = true;
-                self.loads[i] -= 1;
                 let (ask, origin, arrived) = (flight.ask, flight.origin, flight.arrived);
                 self.place(now, ask, origin, arrived);
             }
