@@ -2,7 +2,7 @@
 
 use super::{Failure, small_runtime};
 use crate::sim::engine::Profile;
-use crate::sim::http::{Adapter, Mock, MockConfig};
+use crate::sim::http::{Adapter, KvEvents, Mock, MockConfig};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
@@ -32,6 +32,9 @@ pub(super) struct Args {
     /// Key that it asks for.
     #[arg(long)]
     api_key: Option<String>,
+    /// Publish KV events on this port, and answer for earlier ones on the next.
+    #[arg(long, value_name = "PORT")]
+    kv_events: Option<u16>,
     /// Seed of its answers.
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -53,6 +56,12 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
         listen: args.listen,
         api_key: args.api_key.clone(),
         seed: args.seed,
+        kv_events: args.kv_events.map(|port| KvEvents {
+            listen: SocketAddr::new(args.listen.ip(), port),
+            replay: SocketAddr::new(args.listen.ip(), port.saturating_add(1)),
+            topic: format!("kv@{}@{parent}", args.listen),
+            ..KvEvents::default()
+        }),
         ..MockConfig::with_profile(profile)
     };
     small_runtime()?.block_on(async {

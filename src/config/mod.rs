@@ -5,6 +5,7 @@
 //! its path and the nearest key that exists: a typo that is silently ignored is found months later, in production.
 //!
 //! - `schema`: what can be written, with the defaults; `sections`: its smaller parts
+//! - `events`: where replicas publish what their caches hold
 //! - `discovery`: replicas found in Kubernetes and in DNS
 //! - `extproc`: the endpoint picker
 //! - `speed`: the named speed profiles; `tokenizer`: models whose token ids are known
@@ -15,6 +16,7 @@
 //! - `keys`: unknown keys; `vars`: `${VAR}`; `validate`: what types can't say
 
 mod discovery;
+mod events;
 mod extproc;
 mod keys;
 mod lanes;
@@ -32,6 +34,7 @@ mod validate;
 mod vars;
 
 pub use discovery::{Dns, DnsName, Kubernetes, MAX_PORTS};
+pub use events::EventsSpec;
 pub use extproc::ExtProc;
 pub use lanes::Lanes;
 pub use load::{ConfigError, Overrides, load, parse, parse_replicas, schema_json};

@@ -1,6 +1,7 @@
 //! The root of the configuration, and the replicas.
 
 use super::discovery::{Dns, Kubernetes};
+use super::events::EventsSpec;
 use super::extproc::ExtProc;
 use super::lanes::Lanes;
 use super::resume::{Hedge, Resume};
@@ -158,6 +159,9 @@ pub struct ReplicaSpec {
     /// Models served; null: as its `/v1/models` says.
     #[serde(default)]
     pub models: Option<Vec<String>>,
+    /// Where it publishes KV events; null: nowhere that the router should listen.
+    #[serde(default)]
+    pub events: Option<EventsSpec>,
     /// Headers added to each request and poll. Values are never printed.
     #[serde(default)]
     pub headers: BTreeMap<String, Secret>,
@@ -179,6 +183,8 @@ pub struct ReplicaDefaults {
     pub kv_tokens: Option<u64>,
     /// Which model server they are.
     pub engine: EngineKind,
+    /// Where they publish KV events; null: nowhere that the router should listen.
+    pub events: Option<EventsSpec>,
 }
 
 impl ReplicaSpec {
@@ -193,6 +199,7 @@ impl ReplicaSpec {
             engine: None,
             kv_tokens: None,
             models: None,
+            events: None,
             headers: BTreeMap::new(),
         }
     }
@@ -214,6 +221,7 @@ impl ReplicaSpec {
         self.max_in_flight = self.max_in_flight.or(defaults.max_in_flight);
         self.kv_tokens = self.kv_tokens.or(defaults.kv_tokens);
         self.engine = self.engine.or(Some(defaults.engine));
+        self.events = self.events.or_else(|| defaults.events.clone());
         self
     }
 }

@@ -3,6 +3,7 @@
 //! All problems are told at once, each with the path of its key. An error stops the start (or keeps the old configuration
 //! on reload); a warning is printed and logged.
 
+use super::events::EventsSpec;
 use super::schema::{Config, ReplicaSpec};
 use super::secret::Secret;
 use super::units::Seconds;
@@ -107,6 +108,7 @@ impl Config {
         c.replicas(&self.replicas, "replicas");
         c.at_least("replica_defaults.max_in_flight", self.replica_defaults.max_in_flight, 1);
         c.at_least("replica_defaults.kv_tokens", self.replica_defaults.kv_tokens, 1);
+        c.events(self.replica_defaults.events.as_ref(), "replica_defaults");
         self.check_speed(&mut c);
         self.check_index(&mut c);
         super::tokenizer::check(&self.tokenizer, &mut c);
@@ -334,6 +336,13 @@ impl Check {
                 self.error(&format!("{path}.models"), "is empty; null means as `/v1/models` says");
             }
             self.headers(&r.headers, &path);
+            self.events(r.events.as_ref(), &path);
+        }
+    }
+
+    fn events(&mut self, events: Option<&EventsSpec>, path: &str) {
+        for (key, problem) in events.map(EventsSpec::problems).unwrap_or_default() {
+            self.error(&format!("{path}.events.{key}"), problem);
         }
     }
 

@@ -7,6 +7,7 @@
 pub mod adapters;
 pub mod admission;
 pub mod baselines;
+pub mod capacity;
 mod carry;
 pub mod cost;
 pub mod decision;

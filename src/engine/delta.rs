@@ -26,6 +26,8 @@ pub struct Delta {
     pub generation_tokens: Option<f64>,
     /// Prompt tokens taken in, cached ones included.
     pub prompt_tokens: Option<f64>,
+    /// Prompt tokens that were found in the prefix cache.
+    pub cache_hits: Option<f64>,
     /// Share of looked-up prompt tokens that were in the prefix cache, 0..1.
     pub hit_share: Option<f64>,
 }
@@ -52,6 +54,7 @@ impl Delta {
             step_seconds: mean(before.inter_token, after.inter_token),
             generation_tokens: rise(before.generation_tokens, after.generation_tokens),
             prompt_tokens: rise(before.prompt_tokens, after.prompt_tokens),
+            cache_hits: change(before.cache_hits, after.cache_hits),
             hit_share: ratio(
                 change(before.cache_hits, after.cache_hits),
                 rise(before.cache_queries, after.cache_queries),
@@ -125,7 +128,11 @@ mod tests {
     #[test]
     fn when_nothing_happened_nothing_is_known() {
         let (_, after) = pages();
-        assert_eq!(Delta::between(&after, &after), Some(Delta::default()));
+        assert_eq!(
+            Delta::between(&after, &after),
+            Some(Delta { cache_hits: Some(0.0), ..Delta::default() }),
+            "but that nothing was found is"
+        );
         assert_eq!(Delta::between(&Sample::default(), &after), Some(Delta::default()));
     }
 

@@ -4,9 +4,12 @@
 //! page is scanned in one pass for the names in a table (`names`), without a parser, a map or an allocation; everything
 //! else is skipped by its first bytes. Another engine is another table.
 //!
+//! [`kv`] is what they publish of their KV caches, event by event.
+//!
 //! What isn't on the page is `None`: unknown, which is neither idle nor full.
 
 mod delta;
+pub mod kv;
 mod models;
 mod names;
 mod page;

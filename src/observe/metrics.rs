@@ -94,7 +94,16 @@ pub struct ReplicaMetrics {
     pub waiting: Gauge,
     /// Share of the KV cache in use, as last polled.
     pub kv_usage: Gauge,
+    /// Seconds that the last batch of KV events took to come.
+    pub event_lag: Gauge,
+    /// KV events taken in.
+    pub events: Counter,
+    /// Times that a batch of them was missing.
+    pub event_gaps: Counter,
+    /// Messages, events and blocks of which no use could be made.
+    pub events_skipped: Counter,
     state: Mutex<Option<(&'static str, Gauge)>>,
+    source: Mutex<Option<(&'static str, Gauge)>>,
     /// False for replicas beyond the cap: a gauge that several share would say nothing.
     exported: bool,
 }
@@ -161,6 +170,15 @@ metrics! {
     step: Gauge = "homing_replica_step_seconds", &["replica"], Gauge::default, "Learned seconds of a step.";
     waiting: Gauge = "homing_replica_waiting", &["replica"], Gauge::default, "Requests waiting in the engine.";
     kv_usage: Gauge = "homing_replica_kv_usage", &["replica"], Gauge::default, "Share of the KV cache in use.";
+    source: Gauge = "homing_replica_cache_source", &["replica", "source"], Gauge::default,
+        "1 for what says what its cache holds: events, events_partial, estimate.";
+    event_lag: Gauge = "homing_kv_event_lag_seconds", &["replica"], Gauge::default,
+        "Seconds that the last batch of KV events took to come.";
+    events: Counter = "homing_kv_events_total", &["replica"], Counter::default, "KV events taken in.";
+    event_gaps: Counter = "homing_kv_event_gaps_total", &["replica"], Counter::default,
+        "Times that a batch of KV events was missing.";
+    events_skipped: Counter = "homing_kv_events_skipped_total", &["replica"], Counter::default,
+        "Messages, events and blocks of which no use could be made.";
     index_blocks: Gauge = "homing_index_blocks", &[], Gauge::default, "Blocks in the prefix index.";
     index_bytes: Gauge = "homing_index_bytes", &[], Gauge::default, "Memory of the prefix index.";
     index_speculations: Gauge = "homing_index_speculations", &[], Gauge::default,
@@ -321,6 +339,11 @@ impl Metrics {
                 step_seconds: gauge(&f.step),
                 waiting: gauge(&f.waiting),
                 kv_usage: gauge(&f.kv_usage),
+                event_lag: gauge(&f.event_lag),
+                events: f.events.get(&[label]),
+                event_gaps: f.event_gaps.get(&[label]),
+                events_skipped: f.events_skipped.get(&[label]),
+                source: Mutex::new(None),
                 state: Mutex::new(None),
                 exported,
             }
@@ -329,18 +352,32 @@ impl Metrics {
 
     /// The replica is in `state` now: that series says 1, the one of the state before 0.
     pub fn set_state(&self, replica: &ReplicaMetrics, state: &'static str) {
+        Self::set_label(replica, &replica.state, &self.families.state, state);
+    }
+
+    /// What its cache holds is known from `source` now.
+    pub fn set_source(&self, replica: &ReplicaMetrics, source: &'static str) {
+        Self::set_label(replica, &replica.source, &self.families.source, source);
+    }
+
+    fn set_label(
+        replica: &ReplicaMetrics,
+        current: &Mutex<Option<(&'static str, Gauge)>>,
+        family: &Family<Gauge>,
+        value: &'static str,
+    ) {
         if !replica.exported {
             return;
         }
-        let mut current = replica.state.lock();
+        let mut current = current.lock();
         match &*current {
-            Some((old, _)) if *old == state => return,
+            Some((old, _)) if *old == value => return,
             Some((_, gauge)) => gauge.set(0.0),
             None => {}
         }
-        let gauge = self.families.state.get(&[&replica.label, state]);
+        let gauge = family.get(&[&replica.label, value]);
         gauge.set(1.0);
-        *current = Some((state, gauge));
+        *current = Some((value, gauge));
     }
 
     /// The gauge of a degradation of a replica, or (with an empty name) of the router. Not exported until it is set.

@@ -131,7 +131,7 @@ pub struct Scan<'a> {
     /// Length of a prompt that came as token ids.
     pub prompt_token_ids: Option<u32>,
     /// Offset after the opening brace of the body.
-    pub(super) inside: usize,
+    pub inside: usize,
 }
 
 /// Read `body` and give its prompt to `sink`. Where the body is not a JSON object, the sink gets nothing.

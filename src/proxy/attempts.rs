@@ -61,6 +61,7 @@ pub(super) async fn run(
         };
         record.placed(&reservation);
         let Some(endpoint) = reservation.endpoint().cloned() else { continue };
+        call.rank = reservation.rank();
         let begun = Instant::now();
         let delay = hedge::delay(&worker, ask, call).filter(|_| record.attempts == 1);
         let (result, reservation) = match delay {

@@ -9,6 +9,7 @@ use super::upstream::{Broken, Upstream};
 use super::worker::Worker;
 use crate::core::Failure;
 use crate::router::Endpoint;
+use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_TYPE, UPGRADE};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
@@ -23,6 +24,19 @@ const IDLE_CLOSE: Duration = Duration::from_secs(1);
 const FRESH: Duration = Duration::from_secs(1);
 /// An error's body is waited for this long before the error passes without being whole.
 const ERROR_BODY: Duration = Duration::from_secs(2);
+
+/// Makes vLLM announce the blocks that it finds cached. Engines take the last of keys that are there twice, so a client's
+/// own arguments, which come later, stay as they are.
+const REPORT: &[u8] = b"\"vllm_xargs\":{\"kv_cache_report_mode\":\"full\"},";
+/// The header by which vLLM lets a client choose a data-parallel rank.
+const RANK: http::HeaderName = http::HeaderName::from_static("x-data-parallel-rank");
+
+/// The body with a key added at `at`, an offset in its first piece.
+fn with_key(pieces: &Pieces, at: usize, key: &'static [u8]) -> Pieces {
+    let Some(first) = pieces.first().filter(|first| at <= first.len()) else { return pieces.clone() };
+    let front = [first.slice(..at), Bytes::from_static(key), first.slice(at..)];
+    front.into_iter().chain(pieces.iter().skip(1).cloned()).collect()
+}
 
 /// The body of a request.
 pub(super) enum Body {
@@ -39,6 +53,10 @@ pub(super) struct Call {
     pub(super) headers: HeaderMap,
     pub(super) request_id: HeaderValue,
     pub(super) body: Body,
+    /// Where the question for a report of what is cached can be added to the body, if it can.
+    pub(super) report_at: Option<usize>,
+    /// The data-parallel rank that it is meant for.
+    pub(super) rank: Option<u32>,
     /// A head without the first piece of its body is no answer yet.
     pub(super) generates: bool,
     /// The answer is read here: no compression.
@@ -123,13 +141,19 @@ impl Call {
 
     fn request(&mut self, endpoint: &Endpoint) -> Option<Request<Payload>> {
         let payload = match &mut self.body {
-            Body::Memory(pieces) => Payload::pieces(pieces),
+            Body::Memory(pieces) => match self.report_at.filter(|_| endpoint.wants_report()) {
+                Some(at) => Payload::pieces(&with_key(pieces, at, REPORT)),
+                None => Payload::pieces(pieces),
+            },
             Body::Stream(body) => Payload::Stream(body.take()?),
         };
         let mut request = Request::new(payload);
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = self.target_at(endpoint);
         *request.headers_mut() = headers::to_replica(&self.headers, endpoint, &self.request_id, self.plain);
+        if let Some(rank) = self.rank {
+            request.headers_mut().insert(RANK, rank.into());
+        }
         if let Some(protocol) = &self.upgrade {
             request.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
             request.headers_mut().insert(UPGRADE, protocol.clone());
@@ -146,6 +170,8 @@ impl Call {
             headers: self.headers.clone(),
             request_id: self.request_id.clone(),
             body: Body::Memory(pieces.clone()),
+            report_at: self.report_at,
+            rank: None,
             generates: self.generates,
             plain: self.plain,
             upgrade: self.upgrade.clone(),
@@ -240,6 +266,14 @@ impl Call {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_question_is_added_in_front_and_moves_nothing() {
+        let pieces: Pieces = ["{", "\"a\":1,", "\"b\":2}"].into_iter().map(Bytes::from).collect();
+        let whole = with_key(&pieces, 1, REPORT).concat();
+        assert_eq!(whole, [b"{", REPORT, b"\"a\":1,\"b\":2}"].concat());
+        assert_eq!(with_key(&pieces, 5, REPORT).concat(), pieces.concat(), "nowhere to put it");
+    }
 
     #[test]
     fn running_out_of_descriptors_is_not_the_replicas_failure() {

@@ -123,6 +123,7 @@ pub(super) async fn race(
     };
     let Ok(second) = second else { return (first.await, reservation) };
     let Some(there) = second.endpoint().cloned() else { return (first.await, reservation) };
+    other.rank = second.rank();
     let mut attempt = pin!(other.attempt(&worker, &there));
     tokio::select! {
         biased;

@@ -89,6 +89,8 @@ async fn run(record: &mut Record, request: Request<Incoming>) -> Result<attempts
         headers: head.headers,
         request_id: record.request_id.clone(),
         body,
+        report_at: None,
+        rank: None,
         generates: false,
         plain: false,
         upgrade,

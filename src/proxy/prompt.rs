@@ -20,6 +20,9 @@ pub struct Prompt {
     pub stream: bool,
     /// What must be added, in the order of the places, so that the stream tells what is needed of it.
     pub splices: SmallVec<[Splice; 2]>,
+    /// Where a key could be added to it as the first one, for a shape of which engines take more keys than the client
+    /// knows.
+    pub inside: Option<usize>,
     /// The client didn't ask for usage, but the router did: that event is taken out again.
     pub strip: bool,
     /// How to continue the stream, if it was asked whether that can be done, and it can.
@@ -64,6 +67,8 @@ impl PromptReader {
         };
         let mut chain = Vec::new();
         let head = self.blocks.chain_into(&root, &mut chain);
+        let open = matches!(shape, Shape::Chat | Shape::Completions) && self.blocks.bytes() > 0;
+        let inside = open.then_some(scan.inside);
         let usage = splice_usage(&scan);
         let strip = usage.is_some();
         let recipe = if resumable(scan.model.as_deref()) { Recipe::read(&scan, body) } else { None };
@@ -83,7 +88,7 @@ impl PromptReader {
             previous_response: scan.previous_response_id.map(|id| id.into_owned()),
             ..Ask::default()
         };
-        Ok(Prompt { ask, stream: scan.stream, splices, strip, recipe, salt })
+        Ok(Prompt { ask, stream: scan.stream, splices, inside, strip, recipe, salt })
     }
 }
 
@@ -110,7 +115,15 @@ impl PromptReader {
             model: start.model,
             ..Ask::default()
         };
-        Prompt { ask, stream: start.stream, splices: SmallVec::new(), strip: false, recipe: None, salt: None }
+        Prompt {
+            ask,
+            stream: start.stream,
+            splices: SmallVec::new(),
+            inside: None,
+            strip: false,
+            recipe: None,
+            salt: None,
+        }
     }
 }
 

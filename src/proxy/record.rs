@@ -211,9 +211,9 @@ impl Record {
         self.request_id.to_str().unwrap_or_default()
     }
 
-    /// Where it went, what was expected of the cache there, and how long it had waited.
-    pub(super) fn placement(&self) -> Option<(&str, u32, Duration)> {
-        self.replica.as_deref().map(|name| (name, self.predicted_cached, self.waited))
+    /// Where it went, what was expected of the cache there, the tokens of the prompt, and how long it had waited.
+    pub(super) fn placement(&self) -> Option<(&str, u32, u32, Duration)> {
+        self.replica.as_deref().map(|name| (name, self.predicted_cached, self.prompt_tokens, self.waited))
     }
 
     /// The client's connection.

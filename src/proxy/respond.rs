@@ -16,6 +16,7 @@ use smallvec::smallvec;
 
 const REPLICA: HeaderName = HeaderName::from_static("x-homing-replica");
 const CACHED: HeaderName = HeaderName::from_static("x-homing-cached-tokens");
+const PROMPT: HeaderName = HeaderName::from_static("x-homing-prompt-tokens");
 const WAIT: HeaderName = HeaderName::from_static("x-homing-wait-ms");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
@@ -103,10 +104,11 @@ fn finish(
 ) -> Response<Answer> {
     record.status = status.as_u16();
     if record.explain
-        && let Some((replica, cached, waited)) = record.placement()
+        && let Some((replica, cached, prompt, waited)) = record.placement()
     {
         let millis = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
         headers.insert(CACHED, cached.into());
+        headers.insert(PROMPT, prompt.into());
         headers.insert(WAIT, millis.into());
         if let Ok(replica) = HeaderValue::from_str(replica) {
             headers.insert(REPLICA, replica);

@@ -88,6 +88,8 @@ impl Resume {
             headers: self.headers.clone(),
             request_id: self.request_id.clone(),
             body: Body::Memory(smallvec![Bytes::from(body)]),
+            report_at: None,
+            rank: None,
             generates: true,
             plain: true,
             upgrade: None,
@@ -111,6 +113,7 @@ async fn search(worker: Rc<Worker>, mut ask: Ask, mut call: Call) -> Option<(Rep
         };
         let Some(endpoint) = reservation.endpoint().cloned() else { continue };
         ask.tried.push(reservation.replica());
+        call.rank = reservation.rank();
         match call.attempt(&worker, &endpoint).await {
             Ok(reply) => match verdict(&reply, Repeat::Always, u64::MAX) {
                 Verdict::Pass if is_event_stream(&reply.head.headers) && is_plain(&reply.head.headers) => {

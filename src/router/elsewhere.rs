@@ -91,15 +91,7 @@ impl Reservation {
                 Seen { matched: s.matches.as_slice(), space: &s.space, continues: s.matches.at_leaf() };
             router.fleet.lock().book_on(now, &request, &seen, to)
         })?;
-        if !ask.chain.is_empty() && placed.fits {
-            router.index.write().speculate(now, id, &ask.chain, to.slot);
-        }
-        if let Some(tokens) = &ask.tokens
-            && placed.fits
-        {
-            router.exact.write().speculate(now, id, &tokens.chain, to.slot);
-        }
-        let endpoint = router.endpoint(to);
-        Some(Reservation::new(router, id, placed, endpoint, waited, decided))
+        let at = router.enter(now, id, ask, placed, Next::new());
+        Some(Reservation::new(router, id, at, waited, decided))
     }
 }

@@ -1,9 +1,13 @@
 //! Where a replica is, for those who connect to it.
 
+use super::cached::Cached;
+use super::kv::KvSignals;
 use crate::config::ReplicaSpec;
 use crate::core::ReplicaId;
+use crate::core::capacity::Learned;
 use http::uri::Authority;
 use http::{HeaderName, HeaderValue, Uri};
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -45,6 +49,14 @@ pub struct Endpoint {
     pub authorization: Option<HeaderValue>,
     /// Added to each request.
     pub extra_headers: Vec<(HeaderName, HeaderValue)>,
+    /// Between those who follow its events and its requests.
+    pub(super) kv: KvSignals,
+    /// What was predicted of its cache, and what was found.
+    pub(super) cached: Cached,
+    /// How much its cache holds, while nobody says.
+    pub(super) capacity: Mutex<Learned>,
+    /// Does somebody say?
+    pub(super) told: AtomicBool,
     gone: AtomicBool,
     /// Predictions of a long cached prefix in a row of which the engine found nothing.
     misses: AtomicU8,
@@ -108,6 +120,10 @@ impl Member {
             base_path: self.base_path.clone(),
             authorization: self.authorization.clone(),
             extra_headers: self.extra.clone(),
+            kv: KvSignals::default(),
+            cached: Cached::default(),
+            capacity: Mutex::default(),
+            told: AtomicBool::new(self.spec.kv_tokens.is_some()),
             gone: AtomicBool::new(false),
             misses: AtomicU8::new(0),
         })
@@ -115,6 +131,12 @@ impl Member {
 }
 
 impl Endpoint {
+    /// Should this request ask the engine to announce what it finds cached? Asked once a request: a sample says yes,
+    /// and only while something is missing.
+    pub fn wants_report(&self) -> bool {
+        self.kv.report()
+    }
+
     /// Has it left the fleet? Its idle connections can be closed.
     pub fn gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)

@@ -1,34 +1,61 @@
 //! Who is in the fleet, and what discovery and watch learn of them.
 
 use super::endpoint::{Endpoint, Member};
+use super::kv::KvSlot;
 use super::{Router, names};
 use crate::core::adapters::Adapters;
 use crate::core::health::{Probe, State};
 use crate::core::ledger::Polled;
 use crate::core::replica::Facts;
 use crate::core::{ModelId, ReplicaId};
-use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Members by life, with what the shell remembers of them. Behind one lock that no request takes.
 #[derive(Debug, Default)]
 pub(super) struct Members {
-    by_id: BTreeMap<(u16, u32), Known>,
+    pub(super) by_id: BTreeMap<(u16, u32), Known>,
 }
 
 #[derive(Debug)]
-struct Known {
-    id: ReplicaId,
-    member: Member,
-    models: Option<Vec<ModelInfo>>,
+pub(super) struct Known {
+    pub(super) id: ReplicaId,
+    pub(super) member: Member,
+    pub(super) models: Option<Vec<ModelInfo>>,
     /// Tokens of its cache, as the engine says.
     capacity: Option<u64>,
     /// Blocks that the index was last told.
     blocks: Option<u64>,
     page: Option<Page>,
+    /// Statuses of those who follow its events, by rank.
+    pub(super) kv: BTreeMap<u32, Arc<KvSlot>>,
     /// Whoever found it says that it isn't ready.
     held: bool,
+}
+
+impl Known {
+    pub(super) fn rank_blocks(&self, tokens: u64, block: u32) -> u64 {
+        let ranks = self.member.spec.events.as_ref().map_or(1, |events| events.ranks.max(1));
+        tokens / u64::from(block.max(1)) / u64::from(ranks)
+    }
+
+    /// Models that it serves, as far as known; those of the configuration first.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        let listed = self.member.spec.models.iter().flatten().map(String::as_str);
+        listed.chain(self.models.iter().flatten().map(|m| &*m.id))
+    }
+
+    /// Blocks of the token chain that one rank of it holds, if its capacity is known.
+    pub(super) fn capacity_blocks(&self, block: u32) -> Option<u64> {
+        Some(self.rank_blocks(self.capacity?, block))
+    }
+}
+
+impl Members {
+    pub(super) fn known_mut(&mut self, id: ReplicaId) -> Option<&mut Known> {
+        self.by_id.get_mut(&(id.slot, id.life))
+    }
 }
 
 /// What `/v1/models` says of one model.
@@ -55,6 +82,10 @@ pub struct Page {
     pub capacity: Option<u64>,
     /// Since the page before: requests prefilled, mean seconds of a prefill, mean tokens computed in it.
     pub prefills: Option<(f64, f64, f64)>,
+    /// Prompt tokens found in the prefix cache since the page before.
+    pub cache_hits: Option<u64>,
+    /// Is it an engine that announces cached blocks again when a request asks for it?
+    pub reports: bool,
     /// The engine has restarted since the page before: what it had cached is gone.
     pub restarted: bool,
 }
@@ -63,6 +94,8 @@ pub struct Page {
 #[derive(Debug)]
 pub(super) struct ModelList {
     names: Arc<[Arc<str>]>,
+    /// Of adapters: the model that they adapt.
+    parents: BTreeMap<Arc<str>, Arc<str>>,
     /// Longest prompt and answer together, of each.
     contexts: Box<[Option<u32>]>,
     page: bytes::Bytes,
@@ -70,54 +103,13 @@ pub(super) struct ModelList {
 
 impl Default for ModelList {
     fn default() -> Self {
-        ModelList { names: Arc::from([]), contexts: Box::default(), page: page_of(&BTreeMap::new()) }
+        ModelList {
+            names: Arc::from([]),
+            parents: BTreeMap::new(),
+            contexts: Box::default(),
+            page: page_of(&BTreeMap::new()),
+        }
     }
-}
-
-/// One replica as the admin port and the metrics show it.
-#[derive(Clone, Debug, Serialize)]
-pub struct ReplicaView {
-    /// Its name.
-    pub name: String,
-    /// Its URL.
-    pub url: String,
-    /// Slot and life, as `slot.life`.
-    pub id: String,
-    /// The same, for code.
-    #[serde(skip)]
-    pub replica: ReplicaId,
-    /// Its state.
-    pub state: &'static str,
-    /// Draining?
-    pub draining: bool,
-    /// Models served; none while unknown.
-    pub models: Option<Vec<String>>,
-    /// Longest context in tokens.
-    pub max_model_len: Option<u32>,
-    /// Requests in flight through this router.
-    pub in_flight: u32,
-    /// Requests that wait for it in its lane.
-    pub in_lane: u32,
-    /// Requests in flight at most, set or learned.
-    pub cap: Option<u32>,
-    /// Running and waiting in the engine, by its own page, if that is fresh.
-    pub running: Option<u32>,
-    /// See `running`.
-    pub waiting: Option<u32>,
-    /// Share of its cache pinned.
-    pub kv_usage: Option<f64>,
-    /// Tokens that its cache holds.
-    pub kv_capacity_tokens: Option<u64>,
-    /// Blocks that the index believes it holds.
-    pub index_blocks: u64,
-    /// Seconds of prefill queued.
-    pub queued_prefill_s: f64,
-    /// Learned: seconds a token of prefill.
-    pub prefill_s_per_token: f64,
-    /// Learned: seconds of a decode step at its present load.
-    pub step_s: f64,
-    /// Seconds that its failures are priced at.
-    pub trouble_s: f64,
 }
 
 impl Members {
@@ -154,14 +146,14 @@ impl Router {
                 return Err(e);
             }
         };
-        self.each_index(|index| {
-            index.join(id.slot, None);
-        });
+        self.index.write().join(id.slot, None);
+        self.exact.write().join(id.slot, None);
         // The same address under another specification: it is the same cache.
         let before = members.by_id.values().find(|k| k.member.identity() == member.identity()).map(|k| k.id);
         match before {
             Some(old) => {
-                self.each_index(|index| index.copy(self.now(), old.slot, id.slot));
+                self.index.write().copy(self.now(), old.slot, id.slot);
+                self.exact.write().copy(self.now(), old.slot, id.slot);
                 self.fleet.lock().inherit(self.now(), old, id);
             }
             None => self.recall(id, &member),
@@ -175,6 +167,7 @@ impl Router {
             models: None,
             blocks: None,
             page: None,
+            kv: BTreeMap::new(),
             held: false,
             member,
         };
@@ -191,7 +184,8 @@ impl Router {
             return;
         }
         self.fleet.lock().leave(id);
-        self.each_index(|index| index.leave(id.slot));
+        self.index.write().leave(id.slot);
+        self.kv_leave(id.slot);
         let mut slots = (**self.slots.load()).clone();
         if let Some(e) = slots.remove(id) {
             e.leaves();
@@ -261,9 +255,24 @@ impl Router {
             known.capacity = page.capacity;
             self.fleet.lock().facts(id, |f| f.capacity = page.capacity);
         }
+        if let Some(endpoint) = self.slots.load().get(id) {
+            endpoint.told.store(known.capacity.is_some(), Ordering::Relaxed);
+            if let Some(hits) = page.cache_hits {
+                endpoint.cached.hits(hits);
+            }
+            endpoint
+                .kv
+                .set_able(page.reports && known.member.spec.events.as_ref().is_some_and(|e| e.reports));
+            if page.restarted {
+                endpoint.kv.restarted();
+            }
+        }
         if page.restarted {
             tracing::warn!(replica = known.member.spec.label(), "restarted: its cache is believed empty");
-            self.each_index(|index| index.clear(id.slot));
+            self.index.write().clear(id.slot);
+            if known.kv.is_empty() {
+                self.exact.write().clear(id.slot);
+            }
             self.fleet.lock().adapters(id, Adapters::clear);
         }
     }
@@ -319,6 +328,11 @@ impl Router {
         self.models.load().names.iter().any(|n| **n == *name)
     }
 
+    /// The model that this adapter adapts, if it is one.
+    pub(super) fn parent_of(&self, adapter: &str) -> Option<Arc<str>> {
+        self.models.load().parents.get(adapter).cloned()
+    }
+
     /// Longest prompt and answer together that `model` takes, in tokens, if that is known. Without a name: the model's
     /// that is served, if it is the only one.
     pub fn context_of(&self, model: Option<&str>) -> Option<u32> {
@@ -340,64 +354,20 @@ impl Router {
         self.models.load().page.clone()
     }
 
-    /// All replicas, for the admin port and the metrics.
-    pub fn replicas(&self) -> Vec<ReplicaView> {
-        let now = self.now();
-        let members = self.members.lock();
-        let fleet = self.fleet.lock();
-        let index = self.index.read();
-        let exact = self.exact.read();
-        let (shape, _) = fleet.speeds();
-        let view = |known: &Known| {
-            let r = fleet.get(known.id)?;
-            let polled = r.ledger.polled(now).unwrap_or_default();
-            let (prefill, decode) = (r.pace.prefill, r.pace.decode);
-            let names = |list: &Vec<ModelInfo>| list.iter().map(|m| m.id.to_string()).collect();
-            Some(ReplicaView {
-                name: known.member.spec.label().to_owned(),
-                url: known.member.spec.url.clone(),
-                id: format!("{}.{}", known.id.slot, known.id.life),
-                replica: known.id,
-                state: r.health.state().label(),
-                draining: r.draining,
-                models: known.member.spec.models.clone().or_else(|| known.models.as_ref().map(names)),
-                max_model_len: r.facts.max_model_len,
-                in_flight: r.ledger.in_flight(),
-                in_lane: u32::try_from(fleet.in_lane(known.id)).unwrap_or(u32::MAX),
-                cap: r.cap(now),
-                running: polled.running,
-                waiting: polled.waiting,
-                kv_usage: polled.kv_usage,
-                kv_capacity_tokens: r.facts.capacity,
-                index_blocks: index.held(known.id.slot) + exact.held(known.id.slot),
-                queued_prefill_s: r.ledger.wait(now),
-                prefill_s_per_token: shape.token * prefill,
-                step_s: shape.decode_step(r.ledger.sequences(now), r.ledger.context(now)) * decode,
-                trouble_s: r.trouble(now),
-            })
-        };
-        members.by_id.values().filter_map(view).collect()
-    }
-
     /// Tells the index each replica's capacity in blocks of the text chain, as tokens a byte are learned.
     pub(super) fn fit_capacities(&self) {
         let mut members = self.members.lock();
         for known in members.by_id.values_mut() {
-            let Some(tokens) = known.capacity else { continue };
+            let learned = || self.slots.load().get(known.id).and_then(|e| e.capacity.lock().tokens());
+            let Some(tokens) = known.capacity.or_else(learned) else { continue };
             let ratio = self.tokens_per_byte(known);
             let blocks = (tokens as f64 / (f64::from(self.block_bytes) * ratio)) as u64;
             let moved = known.blocks.is_none_or(|b| blocks.abs_diff(b) * 50 > b);
             if moved {
                 known.blocks = Some(blocks);
                 self.index.write().set_capacity(known.id.slot, Some(blocks));
-                let block = self.tokens.get().and_then(|t| {
-                    let listed = known.member.spec.models.iter().flatten().map(String::as_str);
-                    let told = known.models.iter().flatten().map(|m| &*m.id);
-                    t.block_of(listed.chain(told))
-                });
-                if let Some(block) = block {
-                    self.exact.write().set_capacity(known.id.slot, Some(tokens / u64::from(block)));
-                }
+                let block = self.block_of(known);
+                self.kv_capacity(known.id.slot, Some(known.rank_blocks(tokens, block)));
             }
         }
     }
@@ -445,8 +415,9 @@ impl Router {
         }
         drop(known);
         let names = union.keys().cloned().collect();
+        let parents = union.values().filter_map(|m| Some((m.id.clone(), m.parent.clone()?))).collect();
         let contexts = union.values().map(|m| m.max_model_len).collect();
-        self.models.store(Arc::new(ModelList { names, contexts, page: page_of(&union) }));
+        self.models.store(Arc::new(ModelList { names, parents, contexts, page: page_of(&union) }));
     }
 }
 

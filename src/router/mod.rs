@@ -6,9 +6,11 @@
 //! are counted in the reservation and booked in strides.
 
 mod ask;
+mod cached;
 mod elsewhere;
 mod endpoint;
 mod explain;
+mod kv;
 mod members;
 mod names;
 pub mod objectives;
@@ -16,17 +18,21 @@ mod reservation;
 mod responses;
 mod snapshot;
 mod tokens;
+mod views;
 mod waiters;
 
 pub use crate::tokenize::Kind;
 pub use ask::{Ask, Refusal};
+pub use cached::{CachedTokens, Found};
 pub use elsewhere::Counts;
 pub use endpoint::{Endpoint, Member};
 pub use explain::{CandidateView, Explanation, PriceView};
-pub use members::{ModelInfo, Page, ReplicaView};
+pub use kv::{KvSlot, KvView, Trust};
+pub use members::{ModelInfo, Page};
 pub use reservation::Reservation;
 pub use snapshot::Snapshot;
 pub use tokens::{Inexact, TokenPrompt, Tokens, TokensError};
+pub use views::ReplicaView;
 
 use crate::config::Config;
 use crate::core::cost::Weights;
@@ -39,11 +45,13 @@ use endpoint::Slots;
 use names::Names;
 use objectives::{Objectives, Rewrites};
 use parking_lot::{Mutex, RwLock};
+use reservation::Where;
 use responses::Responses;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use tokens::Placement;
 // Virtual in simulations that pause time; otherwise the system's monotonic clock.
 use tokio::time::Instant;
 use waiters::Waiters;
@@ -54,8 +62,10 @@ pub struct Router {
     fleet: Mutex<Fleet>,
     /// Who holds which text.
     index: RwLock<PrefixIndex>,
-    /// Who holds which tokens, in the engines' blocks. Of its own, because a cache's room is counted in blocks.
+    /// Who holds which tokens, in the engines' blocks: what their events say, where they do. Of its own, because a
+    /// cache's room is counted in blocks.
     exact: RwLock<PrefixIndex>,
+    ranks: ArcSwap<kv::Ranks>,
     tokens: OnceLock<Tokens>,
     names: RwLock<Names>,
     slots: ArcSwap<Slots>,
@@ -132,11 +142,14 @@ impl Router {
             max_holders: MAX_REPLICAS,
             ..IndexConfig::default()
         };
+        let exact =
+            IndexConfig { max_holders: MAX_REPLICAS + kv::MAX_RANKS, exact_removal: true, ..index.clone() };
         Arc::new(Router {
             started: Instant::now(),
             fleet: Mutex::new(Fleet::new(settings)),
-            index: RwLock::new(PrefixIndex::new(index.clone())),
-            exact: RwLock::new(PrefixIndex::new(index)),
+            index: RwLock::new(PrefixIndex::new(index)),
+            exact: RwLock::new(PrefixIndex::new(exact)),
+            ranks: ArcSwap::default(),
             tokens: OnceLock::new(),
             names: RwLock::new(Names::new()),
             slots: ArcSwap::default(),
@@ -236,55 +249,84 @@ impl Router {
             Arrival::Rejected(r) => return Some(Err(Refusal::from_core(r, self))),
             Arrival::Placed(p) => p,
         };
-        let slot = placed.replica.slot;
-        if !ask.chain.is_empty() && placed.fits {
-            self.index.write().speculate(now, req.id, &ask.chain, slot);
-        }
-        if let Some(tokens) = ask.tokens.as_ref().filter(|t| !t.chain.is_empty() && placed.fits) {
-            self.exact.write().speculate(now, req.id, &tokens.chain, slot);
-        }
+        let at = self.enter(now, req.id, ask, placed, next);
         if more {
             self.wake();
         }
-        let mut reserved = self.reserve(req, placed, begun, picking);
-        if let Ok(reservation) = &mut reserved {
-            reservation.next = next;
+        Some(self.reserve(req, at, begun, picking))
+    }
+
+    /// A request was placed: from now on its prompt is believed to be there.
+    fn enter(&self, now: Time, id: RequestId, ask: &Ask, placed: Placed, next: Next) -> Where {
+        let used = self.last_used(ask, placed.replica);
+        if !ask.chain.is_empty() && placed.fits {
+            self.index.write().speculate(now, id, &ask.chain, placed.replica.slot);
         }
-        Some(reserved)
+        let there = ask.tokens.as_ref().map(|tokens| self.placement(tokens, placed.replica));
+        if let Some(there) = there.as_ref().filter(|there| !there.chain.is_empty() && placed.fits) {
+            self.exact.write().speculate(now, id, &there.chain, there.holder);
+        }
+        let endpoint = self.slots.load().get(placed.replica);
+        Where { placed, endpoint, text_bytes: ask.text_bytes, there, used, next }
     }
 
     fn reserve(
         self: &Arc<Self>,
         req: &Request,
-        placed: Placed,
+        at: Where,
         begun: Instant,
         picking: Instant,
     ) -> Result<Reservation, Refusal> {
-        let endpoint = self.slots.load().get(placed.replica);
+        let there = at.endpoint.is_some();
         // From here on the guard owns what was booked, also when the replica has left in between.
-        let guard = Reservation::new(
-            self.clone(),
-            req.id,
-            placed,
-            endpoint.clone(),
-            picking.duration_since(begun),
-            picking.elapsed(),
-        );
-        if endpoint.is_some() { Ok(guard) } else { Err(Refusal::NoReplica { retry_after: 1 }) }
+        let waited = picking.duration_since(begun);
+        let guard = Reservation::new(self.clone(), req.id, at, waited, picking.elapsed());
+        if there { Ok(guard) } else { Err(Refusal::NoReplica { retry_after: 1 }) }
+    }
+
+    /// When what it holds of this prompt was last used, while its capacity has to be learned from that.
+    fn last_used(&self, ask: &Ask, replica: ReplicaId) -> Option<Time> {
+        let slots = self.slots.load();
+        let endpoint = slots.get(replica)?;
+        if endpoint.told.load(Ordering::Relaxed) {
+            return None;
+        }
+        let index = if ask.tokens.is_some() { self.exact.read() } else { self.index.read() };
+        index.last_used(ask.blocks(), replica.slot)
     }
 
     /// Fills the scratch with what each replica holds of the prompt and how its cache stands.
     fn look(&self, ask: &Ask, s: &mut Scratch) {
-        let chain = ask.blocks();
         s.matches.clear();
         s.space.clear();
+        let (chain, index) = match &ask.tokens {
+            Some(tokens) => (&*tokens.chain, &self.exact),
+            None => (&*ask.chain, &self.index),
+        };
         if chain.is_empty() {
             return;
         }
-        let index = if ask.tokens.is_some() { self.exact.read() } else { self.index.read() };
+        let index = index.read();
         index.matches(chain, &mut s.matches);
+        if ask.tokens.is_some() {
+            self.ranks.load().best(&mut s.matches);
+        }
         let slots = self.slots.load();
         s.space.extend((0..slots.len()).map(|h| index.space(h as u16)));
+    }
+
+    /// Which rank of the chosen replica holds most of these tokens.
+    fn placement(&self, tokens: &TokenPrompt, replica: ReplicaId) -> Placement {
+        let ranks = self.ranks.load();
+        let chain = tokens.chain.clone();
+        if !ranks.several(replica.slot) {
+            return Placement { chain, block: tokens.block, holder: replica.slot, rank: None };
+        }
+        let (rank, holder) = SCRATCH.with_borrow_mut(|s| {
+            self.exact.read().matches(&chain, &mut s.matches);
+            ranks.fullest(replica.slot, &s.matches)
+        });
+        Placement { chain, block: tokens.block, holder, rank: Some(rank) }
     }
 
     fn request(&self, id: RequestId, ask: &Ask) -> Request {
@@ -345,6 +387,7 @@ impl Router {
         let reuse = self.index.read().reuse();
         self.fleet.lock().tick(self.now(), reuse);
         self.fit_capacities();
+        self.exact.write().settle_due(self.now());
         self.forget_snapshot();
         if self.fleet.lock().waiting() > 0 {
             self.wake();

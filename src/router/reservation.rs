@@ -1,8 +1,9 @@
 //! A reservation: what was booked for a request, given back exactly once.
 
+use super::tokens::Placement;
 use super::{Endpoint, Router};
 use crate::core::fallback::Next;
-use crate::core::{Failure, Outcome, Placed, ReplicaId, RequestId};
+use crate::core::{Failure, Outcome, Placed, ReplicaId, RequestId, Time};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -19,6 +20,12 @@ pub struct Reservation {
     pub(super) id: RequestId,
     placed: Placed,
     endpoint: Option<Arc<Endpoint>>,
+    /// Bytes of the prompt's text.
+    text_bytes: u64,
+    /// Where its tokens are believed to be, if they are known.
+    there: Option<Placement>,
+    /// When what it has there was last used, if its capacity has to be learned.
+    used: Option<Time>,
     /// The next best, if the door asked for them.
     pub(super) next: Next,
     waited: Duration,
@@ -28,27 +35,44 @@ pub struct Reservation {
     open: bool,
 }
 
+/// Where a request was placed.
+pub(super) struct Where {
+    pub(super) placed: Placed,
+    pub(super) endpoint: Option<Arc<Endpoint>>,
+    pub(super) text_bytes: u64,
+    pub(super) there: Option<Placement>,
+    pub(super) used: Option<Time>,
+    pub(super) next: Next,
+}
+
 impl Reservation {
     pub(super) fn new(
         router: Arc<Router>,
         id: RequestId,
-        placed: Placed,
-        endpoint: Option<Arc<Endpoint>>,
+        at: Where,
         waited: Duration,
         decided: Duration,
     ) -> Self {
         Reservation {
             router,
             id,
-            placed,
-            endpoint,
-            next: Next::new(),
+            placed: at.placed,
+            endpoint: at.endpoint,
+            text_bytes: at.text_bytes,
+            there: at.there,
+            used: at.used,
+            next: at.next,
             waited,
             decided,
             tokens: AtomicU32::new(0),
             begun: false,
             open: true,
         }
+    }
+
+    /// The data-parallel rank that holds most of it, where the replica has several.
+    pub fn rank(&self) -> Option<u32> {
+        self.there.as_ref()?.rank
     }
 
     /// Where the request goes; `None` only if the replica left in the very moment of placing.
@@ -125,25 +149,98 @@ impl Reservation {
     /// The index hears how it ended: the prompt is in the cache now, and the answer presses on the capacity.
     fn settle(&self, outcome: &Outcome) {
         let r = &self.router;
-        let tail =
-            outcome.output_tokens.map_or(0.0, |t| (f64::from(t) / self.placed.block_tokens.max(1.0)).ceil());
         let lost = match (&self.endpoint, outcome.cached_tokens) {
             (Some(e), Some(cached)) if self.placed.cached >= SURELY_CACHED => e.cache_seems_lost(cached == 0),
             _ => false,
         };
-        r.each_index(|index| {
-            if lost {
-                // Its cache was reset, or it restarted unseen: three long prefixes in a row weren't there.
-                index.clear(self.placed.replica.slot);
-            }
-            index.confirm(r.now(), self.id, tail as u32);
-        });
+        self.learn_capacity(outcome);
+        if let Some(endpoint) = &self.endpoint {
+            endpoint.cached.ended(self.placed.cached, outcome.cached_tokens);
+        }
+        let output = outcome.output_tokens.map_or(0.0, f64::from);
+        let mut index = r.index.write();
+        if lost {
+            // Its cache was reset, or it restarted unseen: three long prefixes in a row weren't there.
+            index.clear(self.placed.replica.slot);
+        }
+        index.confirm(r.now(), self.id, (output / self.text_block()).ceil() as u32);
+        drop(index);
+        self.settle_tokens(outcome, lost);
         if lost {
             let name = self.endpoint.as_ref().map_or("?", |e| &*e.name);
             tracing::warn!(
                 replica = name,
                 "its cache seems to be lost: what was believed of it is forgotten"
             );
+        }
+    }
+
+    /// Less found than predicted, or more, tells how much fits where the engine doesn't.
+    fn learn_capacity(&self, outcome: &Outcome) {
+        let (Some(endpoint), Some(cached)) = (&self.endpoint, outcome.cached_tokens) else { return };
+        if endpoint.told.load(Ordering::Relaxed) {
+            return;
+        }
+        let (block, predicted) = (self.placed.block_tokens.max(1.0), f64::from(self.placed.cached));
+        // A text's blocks are estimates of tokens: a tenth of it says nothing.
+        let margin = if self.there.is_some() { block } else { block + predicted / 10.0 };
+        let difference = predicted - f64::from(cached);
+        if difference >= margin {
+            let Some(used) = self.used else { return };
+            let (index, holder) = match &self.there {
+                Some(there) => (&self.router.exact, there.holder),
+                None => (&self.router.index, self.placed.replica.slot),
+            };
+            let index = index.read();
+            if !index.follows(holder) {
+                let since = index.held_since(holder, used);
+                drop(index);
+                endpoint.capacity.lock().missed(since as f64 * block);
+            }
+        } else if difference <= -margin {
+            endpoint.capacity.lock().found_more();
+        }
+    }
+
+    /// Tokens in a block of the text's chain.
+    fn text_block(&self) -> f64 {
+        if self.there.is_none() {
+            return self.placed.block_tokens.max(1.0);
+        }
+        let share = f64::from(self.router.block_bytes) / (self.text_bytes as f64).max(1.0);
+        (f64::from(self.placed.prompt) * share).max(1.0)
+    }
+
+    /// The same for the engine's own view of it.
+    fn settle_tokens(&self, outcome: &Outcome, lost: bool) {
+        let Some(there) = &self.there else { return };
+        let r = &self.router;
+        let (now, block) = (r.now(), there.block.max(1));
+        let tail = outcome.output_tokens.map_or(0, |tokens| tokens.div_ceil(block));
+        let mut index = r.exact.write();
+        let followed = index.follows(there.holder);
+        if lost && !followed {
+            index.clear(there.holder);
+        }
+        if let Some(cached) = outcome.cached_tokens.filter(|&cached| cached > self.placed.cached) {
+            // More than was known: blocks from before the router listened.
+            index.correct(now, &there.chain, there.holder, cached / block);
+        }
+        index.confirm(now, self.id, tail);
+        drop(index);
+        if let (true, Some(endpoint), Some(cached)) = (followed, &self.endpoint, outcome.cached_tokens) {
+            if lost {
+                endpoint.kv.restarted();
+            }
+            endpoint.kv.answered(cached + block <= self.placed.cached);
+        }
+    }
+
+    /// It never came so far as to change a cache.
+    fn take_back(&self) {
+        self.router.index.write().rollback(self.id);
+        if self.there.is_some() {
+            self.router.exact.write().rollback(self.id);
         }
     }
 
@@ -157,7 +254,7 @@ impl Reservation {
             let suspect = fleet.fail(now, self.id, failure);
             (suspect, fleet.waiting() > 0)
         };
-        r.each_index(|index| index.rollback(self.id));
+        self.take_back();
         if suspect {
             let name = self.endpoint.as_ref().map_or("?", |e| &*e.name);
             tracing::warn!(replica = name, ?failure, "suspect after failures in a row: it gets probes only");
@@ -181,9 +278,14 @@ impl Drop for Reservation {
             fleet.waiting() > 0
         };
         // With its first token out, its prompt is in the cache, whatever became of the rest.
-        r.each_index(
-            |index| if self.begun { index.confirm(now, self.id, 0) } else { index.rollback(self.id) },
-        );
+        if self.begun {
+            r.index.write().confirm(now, self.id, 0);
+            if self.there.is_some() {
+                r.exact.write().confirm(now, self.id, 0);
+            }
+        } else {
+            self.take_back();
+        }
         if more {
             r.wake();
         }

@@ -5,7 +5,8 @@
 
 use super::Router;
 use crate::config::Config;
-use crate::core::prefix::{PrefixIndex, Root, TokenChain};
+use crate::core::ids::Holder;
+use crate::core::prefix::{Root, TokenChain};
 use crate::tokenize::{Kind, LoadError, Model, Pool, Source, Unrendered};
 use bytes::Bytes;
 use std::collections::HashMap;
@@ -18,13 +19,23 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenPrompt {
     /// Chained hashes of its full blocks.
-    pub chain: Vec<u64>,
+    pub chain: Arc<[u64]>,
     /// Identity of its start.
     pub head: u64,
     /// Its tokens.
     pub tokens: u32,
     /// Tokens of a block.
     pub block: u32,
+}
+
+/// Where a placed request's tokens are believed to be.
+#[derive(Clone, Debug)]
+pub(super) struct Placement {
+    pub(super) chain: Arc<[u64]>,
+    pub(super) block: u32,
+    pub(super) holder: Holder,
+    /// The data-parallel rank of that holder, where there are several.
+    pub(super) rank: Option<u32>,
 }
 
 /// Why a prompt is followed as text though its model's files are at hand.
@@ -109,23 +120,29 @@ impl Tokens {
         Ok(Some(Tokens { pool, names, patience: config.timeout.get() }))
     }
 
-    /// Tokens of a block of the first of these models that is known.
-    pub(super) fn block_of<'a>(&self, mut models: impl Iterator<Item = &'a str>) -> Option<u32> {
-        models.find_map(|m| self.names.get(m)).map(|e| e.block)
+    /// The first of these models that is known: the name that stands for it, and the tokens in one of its blocks.
+    pub(super) fn identity<'a>(&self, mut models: impl Iterator<Item = &'a str>) -> Option<(&str, u32)> {
+        models.find_map(|m| self.names.get(m)).map(|e| (&*e.name, e.block))
     }
 }
 
 impl Entry {
-    fn prompt(&self, seed: u64, kind: Kind, salt: Option<&str>, body: &[u8]) -> Result<TokenPrompt, Inexact> {
+    fn prompt(
+        &self,
+        seed: u64,
+        kind: Kind,
+        keys: (Option<&str>, Option<&str>),
+        body: &[u8],
+    ) -> Result<TokenPrompt, Inexact> {
         let ids = self.model.ids(kind, body).map_err(Inexact::Unrendered)?;
-        let root = Root { model: &self.name, lora: None, cache_salt: salt };
+        let root = Root { model: &self.name, lora: keys.0, cache_salt: keys.1 };
         let mut chain = TokenChain::new(seed, self.block, &root);
         chain.extend(&ids);
         Ok(TokenPrompt {
             head: chain.head().0,
             tokens: u32::try_from(ids.len()).unwrap_or(u32::MAX),
             block: self.block,
-            chain: chain.into_hashes(),
+            chain: chain.into_hashes().into(),
         })
     }
 }
@@ -136,9 +153,14 @@ impl Router {
         let _ = self.tokens.set(tokens);
     }
 
-    fn entry(&self, model: Option<&str>) -> Option<(&Tokens, &Arc<Entry>)> {
-        let tokens = self.tokens.get()?;
-        Some((tokens, tokens.names.get(model?)?))
+    /// The files for a model; the third is the adapter, if it is one of a model whose files are at hand.
+    fn entry<'a>(&self, model: Option<&'a str>) -> Option<(&Tokens, &Arc<Entry>, Option<&'a str>)> {
+        let (tokens, model) = (self.tokens.get()?, model?);
+        if let Some(entry) = tokens.names.get(model) {
+            return Some((tokens, entry, None));
+        }
+        let parent = self.parent_of(model)?;
+        Some((tokens, tokens.names.get(&*parent)?, Some(model)))
     }
 
     /// The exact prompt of a body; `None` if the model's files aren't at hand.
@@ -149,13 +171,13 @@ impl Router {
         salt: Option<&str>,
         body: &Bytes,
     ) -> Option<Result<TokenPrompt, Inexact>> {
-        let (tokens, entry) = self.entry(model)?;
+        let (tokens, entry, lora) = self.entry(model)?;
         let (send, receive) = tokio::sync::oneshot::channel();
         let (entry, seed, body) = (entry.clone(), self.seed, body.clone());
-        let salt = salt.map(str::to_owned);
+        let (lora, salt) = (lora.map(str::to_owned), salt.map(str::to_owned));
         let job = move || {
             // Nobody listens any more when it took too long; the segments are remembered all the same.
-            let _ = send.send(entry.prompt(seed, kind, salt.as_deref(), &body));
+            let _ = send.send(entry.prompt(seed, kind, (lora.as_deref(), salt.as_deref()), &body));
         };
         if tokens.pool.submit(job).is_err() {
             return Some(Err(Inexact::Busy));
@@ -175,18 +197,12 @@ impl Router {
         salt: Option<&str>,
         body: &[u8],
     ) -> Option<Result<TokenPrompt, Inexact>> {
-        self.entry(model).map(|(_, entry)| entry.prompt(self.seed, kind, salt, body))
+        self.entry(model).map(|(_, entry, lora)| entry.prompt(self.seed, kind, (lora, salt), body))
     }
 
     /// What the index of token chains holds.
     pub fn exact_stats(&self) -> crate::core::prefix::IndexStats {
         self.exact.read().stats()
-    }
-
-    /// Both indexes, for what holds for a replica's cache as a whole.
-    pub(super) fn each_index(&self, mut change: impl FnMut(&mut PrefixIndex)) {
-        change(&mut self.index.write());
-        change(&mut self.exact.write());
     }
 }
 

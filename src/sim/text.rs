@@ -95,6 +95,18 @@ impl Prompt {
         self.bytes.chunks(TOKEN).map(id).collect()
     }
 
+    /// The tokens of this prompt with `answer` behind it, in whole tokens.
+    pub fn ids_with(&self, answer: &str) -> Vec<u32> {
+        self.bytes
+            .iter()
+            .chain(answer.as_bytes())
+            .copied()
+            .collect::<Vec<u8>>()
+            .chunks(TOKEN)
+            .map(id)
+            .collect()
+    }
+
     /// Hashes of the full blocks of this prompt with `answer` behind it. `root` keeps apart what must not be shared.
     pub fn chain(&self, root: u64, answer: &str, block_tokens: u32) -> Vec<u64> {
         let size = block_tokens.max(1) as usize * TOKEN;

@@ -1,7 +1,8 @@
 //! The router's figures as metrics, once a second.
 
-use crate::observe::Metrics;
-use crate::router::Router;
+use crate::core::ReplicaId;
+use crate::observe::{Metrics, ReplicaMetrics};
+use crate::router::{Found, ReplicaView, Router};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,15 +17,45 @@ pub(super) struct Gauges {
     metrics: Arc<Metrics>,
     /// Models that are or were served, and when that was last so.
     models: HashMap<Arc<str>, Instant>,
+    /// What was added to counters last time.
+    counted: HashMap<ReplicaId, Counted>,
+}
+
+/// Totals of one replica.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counted {
+    predicted: u64,
+    actual: u64,
+    events: u64,
+    gaps: u64,
+    skipped: u64,
+}
+
+impl Counted {
+    fn of(view: &ReplicaView) -> Self {
+        let mut all = Counted {
+            predicted: view.cached_tokens.predicted,
+            actual: view.cached_tokens.actual,
+            ..Counted::default()
+        };
+        for e in &view.events {
+            all.events += e.events;
+            all.gaps += e.gaps;
+            all.skipped += e.unreadable + e.unknown + e.refused + e.repeated;
+        }
+        all
+    }
 }
 
 impl Gauges {
     pub(super) fn new(metrics: Arc<Metrics>) -> Self {
-        Gauges { metrics, models: HashMap::new() }
+        Gauges { metrics, models: HashMap::new(), counted: HashMap::new() }
     }
 
     pub(super) fn update(&mut self, router: &Router, now: Instant) {
-        for view in router.replicas() {
+        let views = router.replicas();
+        self.counted.retain(|id, _| views.iter().any(|view| view.replica == *id));
+        for view in views {
             let m = self.metrics.replica(&view.name);
             m.in_flight.set(f64::from(view.in_flight));
             m.in_lane.set(f64::from(view.in_lane));
@@ -33,6 +64,7 @@ impl Gauges {
             m.step_seconds.set(view.step_s);
             m.waiting.set_known(view.waiting.map(f64::from));
             m.kv_usage.set_known(view.kv_usage);
+            self.events(&m, &view);
             self.metrics.set_state(&m, view.state);
         }
         let (_, waiting) = router.load();
@@ -42,6 +74,25 @@ impl Gauges {
         self.metrics.index_bytes.set(index.bytes as f64);
         self.metrics.index_speculations.set(index.speculations as f64);
         self.forget_models(router, now);
+    }
+
+    /// What says what its cache holds, and how that goes.
+    fn events(&mut self, m: &ReplicaMetrics, view: &ReplicaView) {
+        self.metrics.set_source(m, view.source);
+        let before = self.counted.entry(view.replica).or_default();
+        let now = Counted::of(view);
+        if view.cached_tokens.from == Found::Counters {
+            // Answers that say it are counted as they end.
+            m.predicted_cached.add(now.predicted.saturating_sub(before.predicted));
+            m.actual_cached.add(now.actual.saturating_sub(before.actual));
+        }
+        let lags = view.events.iter().filter_map(|e| e.lag_s);
+        m.event_lag
+            .set_known(lags.fold(None, |most: Option<f64>, lag| Some(most.map_or(lag, |m| m.max(lag)))));
+        m.events.add(now.events.saturating_sub(before.events));
+        m.event_gaps.add(now.gaps.saturating_sub(before.gaps));
+        m.events_skipped.add(now.skipped.saturating_sub(before.skipped));
+        *before = now;
     }
 
     fn forget_models(&mut self, router: &Router, now: Instant) {

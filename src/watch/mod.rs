@@ -12,10 +12,12 @@
 //! - `client`: a GET over a connection that is kept
 //! - `eye`: what is known of one replica; a round
 //! - `reading`: from two metrics pages to what the router is told; `flags`: what is degraded
+//! - `events`: follows what engines publish of their caches, on a thread of its own
 //! - `rhythm`: when to look, each replica at its own time
 //! - `fleet`: a task for each member, and the housekeeping once a second; `gauges`: the router's figures as metrics
 
 mod client;
+mod events;
 mod eye;
 mod flags;
 mod fleet;
@@ -32,13 +34,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
-/// The thread that looks at the fleet. Dropping it ends that.
+/// The threads that look at the fleet, and that follow its events. Dropping it ends that.
 #[derive(Debug)]
 pub struct Watch {
-    /// The thread ends when this is dropped.
-    stop: Option<oneshot::Sender<()>>,
     pace: watch::Sender<Pace>,
-    thread: Option<JoinHandle<()>>,
+    _eyes: Thread,
+    _events: Thread,
 }
 
 /// How often to look, and how long to wait for an answer.
@@ -79,20 +80,11 @@ impl Watch {
         loud: Loud,
     ) -> io::Result<Self> {
         let (pace, asked) = watch::channel(Pace::of(config));
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (stop, stopped) = oneshot::channel();
-        let thread = std::thread::Builder::new().name("homing-watch".into()).spawn(move || {
-            runtime.block_on(async {
-                tokio::select! {
-                    () = fleet::run(asked, router, metrics, loud) => {}
-                    // An error says that the other end was dropped, which is what it is for.
-                    _ = stopped => {}
-                }
-            });
-            // A name that is being looked up can't be called back; nobody waits for it.
-            runtime.shutdown_background();
-        })?;
-        Ok(Watch { stop: Some(stop), pace, thread: Some(thread) })
+        let max_blocks = usize::try_from(config.index.max_blocks).unwrap_or(usize::MAX);
+        let followed = events::run(router.clone(), loud.clone(), max_blocks);
+        let events = Thread::start("homing-events", followed)?;
+        let eyes = Thread::start("homing-watch", fleet::run(asked, router, metrics, loud))?;
+        Ok(Watch { pace, _eyes: eyes, _events: events })
     }
 
     /// Looks at the pace of that configuration from now on.
@@ -102,7 +94,34 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+/// A thread with a runtime of its own, on which one task runs until this is dropped.
+#[derive(Debug)]
+struct Thread {
+    /// The thread ends when this is dropped.
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Thread {
+    fn start(name: &str, task: impl Future<Output = ()> + Send + 'static) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = task => {}
+                    // An error says that the other end was dropped, which is what it is for.
+                    _ = stopped => {}
+                }
+            });
+            // A name that is being looked up can't be called back; nobody waits for it.
+            runtime.shutdown_background();
+        })?;
+        Ok(Thread { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Thread {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {

@@ -74,6 +74,8 @@ impl Reader {
             kv_usage: now.kv_usage.filter(|u| u.is_finite()),
             capacity: now.kv_tokens,
             prefills,
+            cache_hits: delta.as_ref().and_then(|d| d.as_ref()?.cache_hits).map(|hits| hits as u64),
+            reports: self.engine == Some(Engine::Vllm),
             restarted,
         }
     }
@@ -126,7 +128,7 @@ mod tests {
     fn what_is_not_on_the_page_is_unknown() {
         let mut reader = Reader::new(EngineKind::Auto);
         let reading = reader.read(b"vllm:num_requests_running 3\n").unwrap();
-        assert_eq!(reading.page, Page { running: Some(3), ..Page::default() });
+        assert_eq!(reading.page, Page { running: Some(3), reports: true, ..Page::default() });
         assert_eq!(reading.asleep, None);
         for page in [&b""[..], b"<html>", b"go_goroutines 4\n", b"process_start_time_seconds 5\n"] {
             assert!(reader.read(page).is_err());

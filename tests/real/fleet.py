@@ -163,6 +163,12 @@ class Replica:
     name: str
     port: int
     process: Process | None = None
+    folder: str = "model"
+    """Of the model, where install.sh made it."""
+    kv_blocks: int = KV_BLOCKS
+    max_len: int = MAX_LEN
+    events: tuple[int, int] | None = None
+    """Ports on which it publishes KV events and answers for earlier ones."""
     dtype: str = "bfloat16"
     more: list[str] = field(default_factory=list)
     """Further arguments."""
@@ -179,12 +185,18 @@ class Replica:
             "VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONHASHSEED": "0", "VLLM_SERVER_DEV_MODE": "1",
         }
         argv = [
-            str(home / "vllm/bin/vllm"), "serve", str(home / "model"), "--served-model-name", MODEL,
-            "--host", "127.0.0.1", "--port", str(self.port), "--max-model-len", str(MAX_LEN), "--max-num-seqs", str(MAX_SEQS),
+            str(home / "vllm/bin/vllm"), "serve", str(home / self.folder), "--served-model-name", MODEL,
+            "--host", "127.0.0.1", "--port", str(self.port), "--max-model-len", str(self.max_len), "--max-num-seqs", str(MAX_SEQS),
             "--max-num-batched-tokens", str(STEP_TOKENS), "--enable-prefix-caching", "--block-size", str(BLOCK),
-            "--num-gpu-blocks-override", str(KV_BLOCKS), "--enable-prompt-tokens-details", "--enforce-eager", "--dtype", self.dtype,
+            "--num-gpu-blocks-override", str(self.kv_blocks), "--enable-prompt-tokens-details", "--enforce-eager", "--dtype", self.dtype,
             "--enable-auto-tool-choice", "--tool-call-parser", "hermes", *self.more,
         ]
+        if self.events:
+            # An endpoint with a star is bound by the engine; any other it would connect to.
+            argv += ["--kv-events-config", json.dumps({
+                "enable_kv_cache_events": True, "publisher": "zmq", "endpoint": f"tcp://*:{self.events[0]}",
+                "replay_endpoint": f"tcp://127.0.0.1:{self.events[1]}", "topic": f"kv@127.0.0.1:{self.port}@{MODEL}",
+            })]
         self.process = Process.start(self.name, argv, env, logs)
 
     def ready(self, deadline_s: float) -> None:
@@ -241,8 +253,10 @@ class Router:
             path = self.logs / f"homing-{self.port}.yaml"
             path.write_text(self.config)
             argv += ["--config", str(path)]
-        for replica in self.replicas:
-            argv += ["--replica", replica.url]
+        # A configuration of a test may have the replicas in it, with more than their addresses.
+        if "replicas" not in (self.config or ""):
+            for replica in self.replicas:
+                argv += ["--replica", replica.url]
         self.process = Process.start("homing", argv, dict(os.environ), self.logs)
         wait_ok(self.process, self.metrics_port, "/readyz", 30.0)
         return self

@@ -22,7 +22,7 @@ impl PrefixIndex {
     pub(super) fn fit(&mut self, h: Holder) {
         for _ in 0..TRIM_SLICE {
             let Some(member) = self.holds.member(h) else { return };
-            let Some(capacity) = member.capacity else { return };
+            let Some(capacity) = member.capacity.filter(|_| !member.exact) else { return };
             let over = (member.held + member.tails).saturating_sub(capacity);
             if over == 0 || !self.evict_oldest(h, over, Why::Capacity) {
                 return;
@@ -136,10 +136,11 @@ impl PrefixIndex {
     /// Books generated output behind `leaf`, next older than it. What an earlier request generated there is no
     /// longer behind any particular leaf; it stays in line for eviction, or goes at once where no capacity bounds it.
     pub(super) fn add_tail(&mut self, leaf: u32, blocks: u32, now: Time) {
-        if blocks == 0 {
+        let h = self.holds.get(leaf).holder;
+        // Its engine announces what it generates, with the ids.
+        if blocks == 0 || self.holds.member(h).is_none_or(|member| member.exact) {
             return;
         }
-        let h = self.holds.get(leaf).holder;
         let old = self.holds.get(leaf).tail;
         if old != NIL && self.holds.member_mut(h).capacity.is_some() {
             self.holds.get_mut(old).tail = NIL;

@@ -96,6 +96,23 @@ impl Hold {
         0
     }
 
+    /// The blocks from `from` up to `to` are there for sure, whatever is before them.
+    pub(super) fn confirm_range(&mut self, from: u32, to: u32) {
+        if from >= to {
+            return;
+        }
+        if from > self.confirmed {
+            let gap = self.confirmed..from;
+            let holes = self.holes.get_or_insert_default();
+            gap.for_each(|i| holes.insert(i));
+        }
+        if let Some(holes) = &mut self.holes {
+            (from..to.min(self.confirmed)).for_each(|i| holes.remove(i));
+        }
+        self.confirmed = self.confirmed.max(to);
+        self.tidy();
+    }
+
     /// The blocks from `from` up to `to` are not confirmed any more.
     pub(super) fn deny(&mut self, from: u32, to: u32) {
         if from >= to || from >= self.confirmed {

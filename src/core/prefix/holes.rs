@@ -17,6 +17,12 @@ impl Holes {
         self.0[word] |= 1 << (i % 64);
     }
 
+    pub(super) fn remove(&mut self, i: u32) {
+        if let Some(word) = self.0.get_mut(i as usize / 64) {
+            *word &= !(1 << (i % 64));
+        }
+    }
+
     /// Fills all holes in front of `n`.
     pub(super) fn fill_before(&mut self, n: u32) {
         let word = n as usize / 64;

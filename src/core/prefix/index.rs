@@ -12,11 +12,13 @@
 use super::super::ids::{Holder, RequestId};
 use super::super::time::Time;
 use super::evict::Why;
+use super::follow::Settling;
 use super::ghost::Ghosts;
 use super::hold::NIL;
 use super::lru::{Holds, Member};
 use super::node::Nodes;
 use super::speculation::Speculations;
+use std::collections::VecDeque;
 
 /// Bounds of an index.
 #[derive(Clone, Debug)]
@@ -89,6 +91,8 @@ pub struct PrefixIndex {
     pub(super) ghosts: Ghosts,
     /// The path of the write in progress, root first; kept for its memory.
     pub(super) path: Vec<u32>,
+    /// Requests whose prefill is done and whose events haven't come yet.
+    pub(super) settling: VecDeque<Settling>,
     pub(super) dropped: u64,
     pub(super) evicted: u64,
     pub(super) forgotten: u64,
@@ -108,6 +112,7 @@ impl PrefixIndex {
             holds: Holds::default(),
             specs: Speculations::default(),
             path: Vec::new(),
+            settling: VecDeque::new(),
             dropped: 0,
             evicted: 0,
             forgotten: 0,
@@ -202,6 +207,27 @@ impl PrefixIndex {
         (oldest != NIL).then(|| now.since(self.holds.get(oldest).used))
     }
 
+    /// When what `h` has of `chain` was last used, as far down as it has it.
+    pub fn last_used(&self, chain: &[u64], h: Holder) -> Option<Time> {
+        let mut path = Vec::new();
+        self.descend(chain, &mut path);
+        let deepest = path.iter().rev().find_map(|&node| self.nodes.get(node).hold_of(h))?;
+        Some(self.holds.get(deepest).used)
+    }
+
+    /// Blocks that `h` has and that were used after `since`, output included: what would have to be evicted before
+    /// anything that was used then. Costs a step for each run.
+    pub fn held_since(&self, h: Holder, since: Time) -> u64 {
+        let Some(member) = self.holds.member(h) else { return 0 };
+        let (mut id, mut blocks) = (member.newest, 0);
+        while id != NIL && self.holds.get(id).used > since {
+            let hold = self.holds.get(id);
+            blocks += u64::from(if hold.node == NIL { hold.confirmed } else { hold.count });
+            id = hold.older;
+        }
+        blocks
+    }
+
     /// Sizes. Visits every run to estimate the bytes: for a metric, not for each request.
     pub fn stats(&self) -> IndexStats {
         IndexStats {
@@ -226,8 +252,9 @@ impl PrefixIndex {
             return false;
         };
         let run = &self.nodes.get(node).run;
+        // Engines give up a prompt's end first.
         let (Some(at), Some(id)) =
-            (run.iter().position(|&hash| hash == block), self.nodes.get(node).hold_of(h))
+            (run.iter().rposition(|&hash| hash == block), self.nodes.get(node).hold_of(h))
         else {
             return false;
         };

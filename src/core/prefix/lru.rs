@@ -20,11 +20,25 @@ pub(super) struct Member {
     pub(super) pinned: u64,
     /// Blocks of anonymous output.
     pub(super) tails: u64,
+    /// Do its engine's events say what it has? Then nothing is evicted by estimate.
+    pub(super) exact: bool,
+    /// Prefills in a row of which no event told.
+    pub(super) unanswered: u32,
 }
 
 impl Default for Member {
     fn default() -> Self {
-        Member { joined: false, capacity: None, newest: NIL, oldest: NIL, held: 0, pinned: 0, tails: 0 }
+        Member {
+            joined: false,
+            capacity: None,
+            newest: NIL,
+            oldest: NIL,
+            held: 0,
+            pinned: 0,
+            tails: 0,
+            exact: false,
+            unanswered: 0,
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 //! (`update`), from the cache's capacity (`evict`, `lru`) and from what the engine says (`correct`, `remove`).
 
 pub mod chain;
+pub mod exact;
 pub mod index;
 pub mod matches;
 pub mod snapshot;
@@ -16,6 +17,7 @@ pub mod token_chain;
 
 mod bits;
 mod evict;
+mod follow;
 mod ghost;
 mod hash;
 mod hold;
@@ -27,6 +29,8 @@ mod shape;
 mod speculation;
 mod update;
 
+#[cfg(test)]
+mod follow_tests;
 #[cfg(test)]
 #[path = "model_tests.rs"]
 mod model;

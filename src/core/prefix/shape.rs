@@ -64,7 +64,7 @@ impl PrefixIndex {
 
     /// Cuts a run at `k`, and each hold of it: confirmed blocks, holes and speculations. Returns the new upper node.
     /// The upper part of a hold becomes the lower one's next newer neighbour, as a touch would leave them.
-    fn split(&mut self, lower: u32, k: u32) -> u32 {
+    pub(super) fn split(&mut self, lower: u32, k: u32) -> u32 {
         let upper = self.nodes.split(lower, k as usize);
         let refs = self.nodes.get(lower).refs.clone();
         for r in refs {

@@ -48,6 +48,10 @@ impl Speculations {
         self.by_id.contains_key(&id.0)
     }
 
+    pub(super) fn get(&self, id: RequestId) -> Option<&Speculation> {
+        self.slab.get(*self.by_id.get(&id.0)? as usize)
+    }
+
     /// The speculation that was placed first.
     pub(super) fn oldest(&self) -> Option<&Speculation> {
         self.slab.get(self.first as usize)

@@ -66,7 +66,7 @@ impl PrefixIndex {
 
     /// A path was used: its holds are the newest, root first, and what was output behind them and is prompt now
     /// (`grown` blocks of it) is not counted twice.
-    fn used(&mut self, now: Time, h: Holder, path: &mut Vec<u32>, mut grown: u32) {
+    pub(super) fn used(&mut self, now: Time, h: Holder, path: &mut Vec<u32>, mut grown: u32) {
         for &node in path.iter().rev() {
             let Some(id) = self.nodes.get(node).hold_of(h) else { continue };
             let tail = self.holds.get(id).tail;
@@ -86,7 +86,12 @@ impl PrefixIndex {
     /// The prefill of `id` is done (its first token came, or it finished): what was believed counts as there.
     /// `tail_blocks` is what it generated since, in blocks; a caller that confirms at the first token books the rest
     /// with [`output`](Self::output) when it knows. Unknown requests are ignored.
+    ///
+    /// Where events say what is there, it isn't confirmed but waits for its event ([`PrefixIndex::settle_due`]).
     pub fn confirm(&mut self, now: Time, id: RequestId, tail_blocks: u32) {
+        if self.await_event(now, id) {
+            return;
+        }
         let Some(speculation) = self.specs.remove(&mut self.holds, id) else { return };
         let leaf = speculation.hold;
         let h = self.holds.get(leaf).holder;
@@ -157,10 +162,11 @@ impl PrefixIndex {
     /// More than believed: they are entered as confirmed. Fewer: exactly the chain's blocks beyond `held` stop being
     /// confirmed, so that no chain through them matches farther. What hangs below them stays, unreachable, until the
     /// gap is filled or it has aged out. Live speculations stay: their prefill computes those blocks.
+    ///
+    /// Where events say what is there, only more than they say is entered: one that joined late never hears of what
+    /// was stored before and is only found since.
     pub fn correct(&mut self, now: Time, chain: &[u64], h: Holder, held: u32) {
-        if self.holds.member(h).is_none() {
-            return;
-        }
+        let Some(exact) = self.holds.member(h).map(|member| member.exact) else { return };
         let keep = chain.len().min(held as usize);
         let mut path = std::mem::take(&mut self.path);
         let (end, _) = self.descend(chain, &mut path);
@@ -172,6 +178,7 @@ impl PrefixIndex {
             lead += if whole { has } else { 0 };
             whole &= has == need;
             if keep < depth + need
+                && !exact
                 && let Some(id) = self.nodes.get(node).hold_of(h)
             {
                 let from = keep.saturating_sub(depth) as u32;

@@ -48,8 +48,21 @@ struct Block {
     next: u32,
 }
 
+/// What has become of a block's content, for those to whom it is announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PoolChange {
+    /// It can be found from now on.
+    Stored(BlockHash),
+    /// It can't any more.
+    Removed(BlockHash),
+    /// Nothing can.
+    Cleared,
+}
+
 /// All KV blocks of one engine.
 pub(super) struct Pool {
+    /// What has changed and wasn't taken yet; `None`: nobody wants to know.
+    changes: Option<Vec<PoolChange>>,
     blocks: Vec<Block>,
     by_hash: HashTable<BlockId>,
     head: u32,
@@ -62,6 +75,7 @@ impl Pool {
     /// A pool of `total` empty blocks.
     pub(super) fn new(total: u32) -> Self {
         let mut pool = Pool {
+            changes: None,
             blocks: vec![Block { hash: 0, refs: 0, prev: NIL, next: NIL }; total as usize],
             by_hash: HashTable::default(),
             head: NIL,
@@ -73,6 +87,22 @@ impl Pool {
             pool.push_back(id);
         }
         pool
+    }
+
+    /// From now on changes are kept until they are taken.
+    pub(super) fn tell_changes(&mut self) {
+        self.changes.get_or_insert_default();
+    }
+
+    /// What has changed since they were last taken.
+    pub(super) fn take_changes(&mut self) -> Vec<PoolChange> {
+        self.changes.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    fn note(&mut self, change: PoolChange) {
+        if let Some(changes) = &mut self.changes {
+            changes.push(change);
+        }
     }
 
     /// Blocks in the pool.
@@ -141,6 +171,7 @@ impl Pool {
         }
         self.blocks[id as usize].hash = hash;
         self.by_hash.insert(hash, id);
+        self.note(PoolChange::Stored(hash));
     }
 
     /// Drop one reference to each block, the last first.
@@ -164,6 +195,7 @@ impl Pool {
     pub(super) fn clear(&mut self) {
         self.by_hash.clear();
         self.cached = 0;
+        self.note(PoolChange::Cleared);
         for block in &mut self.blocks {
             block.hash = 0;
         }
@@ -194,6 +226,7 @@ impl Pool {
         if hash != 0 {
             self.by_hash.remove(&hash);
             self.cached -= 1;
+            self.note(PoolChange::Removed(hash));
         }
     }
 

@@ -19,7 +19,7 @@ mod tests;
 
 pub use counters::{Counters, Reason, Sum};
 pub use job::{Event, EventKind, Job};
-pub use kv::{BlockHash, HashTable};
+pub use kv::{BlockHash, HashTable, PoolChange};
 pub use profile::Profile;
 
 use crate::core::Time;
@@ -84,6 +84,17 @@ impl Engine {
     pub fn tell_tokens(mut self, yes: bool) -> Self {
         self.tell_tokens = yes;
         self
+    }
+
+    /// Keep what changes in the cache until it is taken with [`Engine::take_changes`].
+    pub fn tell_changes(mut self) -> Self {
+        self.pool.tell_changes();
+        self
+    }
+
+    /// What has changed in the cache since this was last asked, in order.
+    pub fn take_changes(&mut self) -> Vec<PoolChange> {
+        self.pool.take_changes()
     }
 
     /// The profile it runs on.

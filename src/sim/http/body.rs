@@ -29,6 +29,8 @@ pub(super) struct Ask {
     pub(super) choices: u32,
     pub(super) ignore_eos: bool,
     pub(super) return_ids: bool,
+    /// Announce again what is found cached (vLLM's `kv_cache_report_mode`).
+    pub(super) report: bool,
     /// The tool that must be called.
     pub(super) tool: Option<String>,
 }
@@ -54,6 +56,7 @@ struct Wire<'a> {
     n: Option<u32>,
     ignore_eos: Option<bool>,
     return_token_ids: Option<bool>,
+    vllm_xargs: Option<Value>,
     #[serde(borrow)]
     cache_salt: Option<Text<'a>>,
     #[serde(borrow)]
@@ -246,6 +249,10 @@ impl Ask {
             choices: if matches!(api, Api::Chat | Api::Completions) { choices } else { 1 },
             ignore_eos: wire.ignore_eos.unwrap_or(false),
             return_ids: wire.return_token_ids.unwrap_or(false),
+            report: wire
+                .vllm_xargs
+                .as_ref()
+                .is_some_and(|args| args.get("kv_cache_report_mode").is_some_and(|mode| mode == "full")),
             tool: forced_tool(wire.tools.as_deref(), wire.tool_choice.as_ref()),
         })
     }

@@ -38,9 +38,33 @@ pub struct Faults {
     pub hang_metrics: bool,
     /// Answer `/metrics` with a page that has none of the engine's series.
     pub empty_metrics: bool,
+    /// Faults of its KV events.
+    pub kv: KvFaults,
     /// Hit only so many requests, then be healthy to the others (`slow` and the faults of `/health`, `/metrics` and
     /// idle connections go on).
     pub times: Option<u32>,
+}
+
+/// What happens to published KV events on their way. Shares are of batches, 0..1; what is asked for again comes whole.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct KvFaults {
+    /// Lost.
+    pub loss: f64,
+    /// Sent twice.
+    pub duplicate: f64,
+    /// Sent behind the next one.
+    pub reorder: f64,
+    /// Cut in the middle.
+    pub truncate: f64,
+    /// Under another topic.
+    pub wrong_topic: f64,
+    /// With an event of an unknown type, and with one that can't be read.
+    pub strange: f64,
+    /// Seconds until they are sent.
+    pub delay: f64,
+    /// Nothing is sent, and nothing is answered.
+    pub silent: bool,
 }
 
 /// The faults of now.

@@ -111,6 +111,15 @@ fn begin(state: &Arc<State>, ask: Ask) -> Result<(Answer, Ticket), Failure> {
     let reason = if natural <= limit { Reason::Stop } else { Reason::Length };
     let texts: Vec<String> = (0..ask.choices).map(|choice| voice.text(tokens, choice)).collect();
     let chain = ask.prompt.chain(root(&model, ask.salt.as_deref()), &texts[0], config.profile.block_tokens);
+    if let Some(publisher) = &state.publisher {
+        let adapter = config.adapters.iter().any(|a| a.name == model).then_some(&*model);
+        publisher.contents(&chain, &ask.prompt.ids_with(&texts[0]), adapter, ask.salt.as_deref());
+        if ask.report {
+            let found =
+                state.station.with(|_, engine| engine.holds(&chain)) / config.profile.block_tokens.max(1);
+            publisher.report(&chain[..(found as usize).min(chain.len())]);
+        }
+    }
     let ticket = state.station.submit(Job {
         id: 0,
         chain: chain.into(),

@@ -11,6 +11,7 @@ mod conn;
 mod error;
 mod faults;
 mod generate;
+mod kv_events;
 mod metrics;
 mod reply;
 mod serve;
@@ -19,7 +20,8 @@ mod station;
 #[cfg(test)]
 mod tests;
 
-pub use faults::Faults;
+pub use faults::{Faults, KvFaults};
+pub use kv_events::KvEvents;
 
 use crate::sim::engine::{Counters, Engine, Profile};
 use bytes::Bytes;
@@ -67,6 +69,8 @@ pub struct MockConfig {
     pub prompt_tokens_details: bool,
     /// Time from start until the server can serve.
     pub startup: Duration,
+    /// Where it publishes KV events, if it does.
+    pub kv_events: Option<KvEvents>,
     /// Until then: refuse connections as vLLM does (true), or accept them and answer 503.
     pub refuse_while_starting: bool,
 }
@@ -95,6 +99,7 @@ impl Default for MockConfig {
             mean_output: 64,
             prompt_tokens_details: true,
             startup: Duration::ZERO,
+            kv_events: None,
             refuse_while_starting: false,
         }
     }
@@ -190,9 +195,13 @@ impl Mock {
         let addr =
             socket.local_addr()?.as_socket().ok_or_else(|| io::Error::other("not an internet address"))?;
         let wait = if config.refuse_while_starting { config.startup } else { Duration::ZERO };
-        let station = Station::new(Engine::new(config.profile.clone()));
+        let publisher = match &config.kv_events {
+            Some(events) => Some(kv_events::Publisher::start(events, config.profile.block_tokens).await?),
+            None => None,
+        };
+        let station = Station::new(Engine::new(config.profile.clone()), publisher.clone());
         let (control, _) = watch::channel(Control { phase: Phase::Serve, close_idle_after: None });
-        let state = Arc::new(State::new(config, Arc::clone(&station), control));
+        let state = Arc::new(State::new(config, Arc::clone(&station), publisher, control));
         // A bound socket that doesn't listen refuses connections.
         if wait.is_zero() {
             socket.listen(4096)?;
@@ -250,6 +259,18 @@ impl Mock {
         self.state.stats.last_body()
     }
 
+    /// Where its KV events are published, and where it answers for earlier ones.
+    pub fn kv_endpoints(&self) -> Option<(SocketAddr, SocketAddr)> {
+        self.state.publisher.as_ref().map(|publisher| publisher.endpoints())
+    }
+
+    /// Tokens of this prompt that its cache holds now.
+    pub fn cached(&self, prompt: &crate::sim::text::Prompt, model: &str, salt: Option<&str>) -> u32 {
+        let block = self.state.config.profile.block_tokens;
+        let chain = prompt.chain(crate::sim::text::root(model, salt), "", block);
+        self.state.station.with(|_, engine| engine.holds(&chain))
+    }
+
     /// Lose all cached content.
     pub fn clear_cache(&self) {
         self.state.station.with(|now, engine| engine.clear_cache(now));
@@ -258,6 +279,9 @@ impl Mock {
     /// Die: all connections are reset and the port is closed.
     pub fn kill(&self) {
         self.end(Phase::Kill);
+        if let Some(publisher) = &self.state.publisher {
+            publisher.stop();
+        }
         // The listening socket goes with its task.
         if let Some(accepting) = self.tasks.first() {
             accepting.abort();

@@ -154,6 +154,9 @@ pub(super) fn set_faults(state: &State, faults: Faults) {
         let before = std::mem::replace(&mut control.close_idle_after, faults.close_idle_after);
         before != faults.close_idle_after
     });
+    if let Some(publisher) = &state.publisher {
+        publisher.set_faults(faults.kv.clone());
+    }
     state.faults.set(faults);
 }
 

@@ -2,6 +2,7 @@
 
 use super::conn::Control;
 use super::faults::Switch;
+use super::kv_events::Publisher;
 use super::station::Station;
 use super::{LastRequest, MockConfig, MockStats};
 use crate::sim::text::Prompt;
@@ -20,6 +21,7 @@ const RESPONSES: usize = 256;
 pub(super) struct State {
     pub(super) config: MockConfig,
     pub(super) station: Arc<Station>,
+    pub(super) publisher: Option<Arc<Publisher>>,
     pub(super) faults: Switch,
     pub(super) stats: Tally,
     pub(super) control: watch::Sender<Control>,
@@ -33,11 +35,17 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(config: MockConfig, station: Arc<Station>, control: watch::Sender<Control>) -> Self {
+    pub(super) fn new(
+        config: MockConfig,
+        station: Arc<Station>,
+        publisher: Option<Arc<Publisher>>,
+        control: watch::Sender<Control>,
+    ) -> Self {
         State {
             ready_at: Instant::now() + config.startup,
             config,
             station,
+            publisher,
             faults: Switch::default(),
             stats: Tally::default(),
             control,

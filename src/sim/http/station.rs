@@ -3,6 +3,7 @@
 //! One lock, one task that sleeps until the engine's next event. A request books its progress in a slot of its own that
 //! its response looks into: a slow client makes nothing grow, it finds a higher count when it looks next.
 
+use super::kv_events::Publisher;
 use crate::core::Time;
 use crate::sim::engine::{Counters, Engine, Event, EventKind, Fault, Job, Reason};
 use parking_lot::Mutex;
@@ -22,6 +23,8 @@ pub(super) struct Station {
 
 struct Desk {
     engine: Engine,
+    /// To whom changes of the cache are told.
+    publisher: Option<Arc<Publisher>>,
     slots: HashMap<u64, Arc<Slot>>,
     events: Vec<Event>,
     next_id: u64,
@@ -52,9 +55,12 @@ pub(super) struct Ticket {
 }
 
 impl Station {
-    pub(super) fn new(engine: Engine) -> Arc<Self> {
-        let engine = engine.tell_tokens(true);
-        let desk = Desk { engine, slots: HashMap::new(), events: Vec::new(), next_id: 0 };
+    pub(super) fn new(engine: Engine, publisher: Option<Arc<Publisher>>) -> Arc<Self> {
+        let mut engine = engine.tell_tokens(true);
+        if publisher.is_some() {
+            engine = engine.tell_changes();
+        }
+        let desk = Desk { engine, publisher, slots: HashMap::new(), events: Vec::new(), next_id: 0 };
         Arc::new(Station { desk: Mutex::new(desk), origin: Instant::now(), changed: Notify::new() })
     }
 
@@ -87,6 +93,7 @@ impl Station {
         let now = self.now();
         desk.pump(now);
         let result = act(now, &mut desk.engine);
+        desk.publish();
         drop(desk);
         self.changed.notify_one();
         result
@@ -129,8 +136,15 @@ impl Station {
 }
 
 impl Desk {
+    fn publish(&mut self) {
+        if let Some(publisher) = &self.publisher {
+            publisher.changes(&self.engine.take_changes());
+        }
+    }
+
     fn pump(&mut self, now: Time) {
         self.engine.advance(now, &mut self.events);
+        self.publish();
         for event in self.events.drain(..) {
             let end = match event.kind {
                 EventKind::Finished(reason) => Some(End::Finished(reason)),
