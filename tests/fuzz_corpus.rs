@@ -136,6 +136,11 @@ fn trace_files() {
 }
 
 #[test]
+fn kv_events() {
+    drive("kv_events", targets::kv_events);
+}
+
+#[test]
 fn snapshots() {
     drive("snapshot", targets::snapshot);
 }

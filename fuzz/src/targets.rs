@@ -3,9 +3,10 @@
 use bytes::Bytes;
 use homing::config;
 use homing::core::Time;
+use homing::core::prefix::exact::{Follower, FollowerConfig};
 use homing::core::prefix::snapshot::Header;
 use homing::core::prefix::{IndexConfig, PrefixIndex, Saved};
-use homing::engine::{self, Delta, Engine};
+use homing::engine::{self, Delta, Engine, kv};
 use homing::openai::{Framer, FramerMode, Ignore, Part, Scratch, Shape, Sink, scan, splice_usage};
 use homing::sim::replay::read;
 use serde_json::Value;
@@ -141,4 +142,40 @@ pub fn snapshot(data: &[u8]) {
     }
     index.check_invariants();
     assert!(index.stats().distinct_blocks <= 4096);
+}
+
+/// Messages of a publisher of KV events, each behind its length (two bytes, big end first). What can be read of them goes
+/// the whole way: through the table of the engine's hashes into an index, which stays sound, and to nothing when all is cleared.
+pub fn kv_events(mut data: &[u8]) {
+    let mut follower = Follower::new(FollowerConfig {
+        seed: 1,
+        block: 16,
+        model: "fuzz".into(),
+        max_blocks: 512,
+        max_orphan_tokens: 4096,
+    });
+    let mut index = PrefixIndex::new(IndexConfig { max_blocks: 256, ..IndexConfig::default() });
+    index.join(0, Some(64));
+    index.follow(0, true);
+    let mut changes = Vec::new();
+    let mut now = 0;
+    while let Some((len, rest)) = data.split_first_chunk::<2>() {
+        let (payload, rest) = rest.split_at(rest.len().min(u16::from_be_bytes(*len).into()));
+        data = rest;
+        let Some(batch) = kv::decode(payload) else { continue };
+        assert!(batch.events.len() <= payload.len(), "more events than bytes");
+        for event in batch.events {
+            follower.apply(event, &mut changes);
+            now += 1;
+            index.apply(Time(now), 0, &changes);
+            changes.clear();
+        }
+        let tally = follower.tally();
+        assert!(tally.known <= 512 && tally.orphans <= 4096, "over its bounds: {tally:?}");
+        index.check_invariants();
+    }
+    follower.reset(&mut changes);
+    index.apply(Time(now), 0, &changes);
+    index.check_invariants();
+    assert_eq!((index.held(0), follower.tally().known), (0, 0));
 }
