@@ -179,7 +179,8 @@ fn run(seed: u64) {
     judge.hear(s.closed());
     assert!(!judge.booked, "seed {seed}: still booked");
     if orderly && whole && judge.request.head {
-        let expected = if renamed { body.replace("\"m\"", "\"another-name\"") } else { body };
+        let expected =
+            if renamed { body.replace("\"model\":\"m\"", "\"model\":\"another-name\"") } else { body };
         assert_eq!(judge.request.body, expected.as_bytes(), "seed {seed}");
         assert_eq!(judge.request.ends + u32::from(judge.request.trailers), 1, "seed {seed}");
         let expected = if renamed { answer.replace("another-name", "m") } else { answer };
