@@ -218,6 +218,66 @@ async fn events_that_stop_fall_back_to_the_estimate_loudly_and_come_back() {
     rig.agrees(0, &mock, &all).await;
 }
 
+/// Two engines on four ports in a row: publisher and replay of rank 0, then of rank 1.
+async fn two_ranks() -> (u16, [Mock; 2]) {
+    for _ in 0..200 {
+        let first = fastrand::u16(20_000..60_000);
+        let at = |port: u16| std::net::SocketAddr::from(([127, 0, 0, 1], port));
+        let rank = |n: u16| {
+            let (listen, replay) = (at(first + 2 * n), at(first + 2 * n + 1));
+            let events = KvEvents { listen, replay, rank: Some(n.into()), ..KvEvents::default() };
+            MockConfig { kv_events: Some(events), ..small(1 << 14) }
+        };
+        if let (Ok(zero), Ok(one)) = (Mock::start(rank(0)).await, Mock::start(rank(1)).await) {
+            return (first, [zero, one]);
+        }
+    }
+    panic!("no four free ports in a row")
+}
+
+#[tokio::test]
+async fn the_rank_that_holds_a_prompt_is_the_one_it_is_sent_to() {
+    let (first, ranks) = two_ranks().await;
+    let mut replica = spec(&ranks[0]);
+    let events = replica.events.as_mut().unwrap();
+    events.endpoint = format!("tcp://{{host}}:{first}");
+    events.replay = Some(format!("tcp://{{host}}:{}", first + 1));
+    (events.ranks, events.rank_stride) = (2, 2);
+    let rig = Rig::new(vec![replica]);
+    rig.source(0, "events").await;
+    assert!(
+        until(Duration::from_secs(10), || rig.view(0).state == "ready" && rig.view(0).events.len() == 2)
+            .await
+    );
+    let (here, there) = (prompts(1, 21).remove(0), prompts(1, 22).remove(0) + "and more of it");
+    load(&ranks[0], std::slice::from_ref(&here)).await;
+    load(&ranks[1], std::slice::from_ref(&there)).await;
+    let placed = |text: &str| {
+        let (router, ask) = (rig.router.clone(), rig.ask(text));
+        async move { router.place(&ask).await.ok().unwrap() }
+    };
+    for (text, mock, rank) in [(&here, &ranks[0], 0), (&there, &ranks[1], 1)] {
+        let has = mock.cached(&Prompt::plain(text), "mock", None);
+        let mut last = None;
+        let end = tokio::time::Instant::now() + Duration::from_secs(10);
+        while last != Some((Some(rank), has)) && tokio::time::Instant::now() < end {
+            let reservation = placed(text).await;
+            last = Some((reservation.rank(), reservation.predicted_cached()));
+            drop(reservation);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(last, Some((Some(rank), has)));
+    }
+    // A death of one rank takes what that one held, and leaves the other's.
+    ranks[1].clear_cache();
+    let gone = until(Duration::from_secs(10), || {
+        rig.router.replicas()[0].index_blocks <= u64::from(ranks[0].counters().blocks_cached)
+    });
+    assert!(gone.await);
+    let reservation = placed(&here).await;
+    assert!(reservation.rank() == Some(0) && reservation.predicted_cached() > 0);
+}
+
 #[tokio::test]
 async fn predictions_are_the_engines_own_numbers_while_its_cache_overflows() {
     let mocks = [Mock::start(small(2048)).await.unwrap(), Mock::start(small(2048)).await.unwrap()];

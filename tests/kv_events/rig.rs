@@ -5,7 +5,7 @@ use homing::core::prefix::{Matches, Root, TokenChain};
 use homing::core::{Outcome, ReplicaId};
 use homing::discovery::{Discovery, EVERY};
 use homing::observe::{Loud, Metrics};
-use homing::router::{ReplicaView, Router};
+use homing::router::{Ask, ReplicaView, Router, TokenPrompt};
 use homing::sim::http::{Faults, KvEvents, KvFaults, Mock, MockConfig};
 use homing::sim::text::Prompt;
 use homing::watch::Watch;
@@ -96,23 +96,24 @@ impl Rig {
         assert!(there.await, "{:?}", self.view(at));
     }
 
-    /// A request with this prompt, through the router: placed, sent, ended, as the proxy does it.
-    pub(crate) async fn through(&self, mocks: &[&Mock], text: &str) -> (u32, u32) {
+    /// What a door would ask for this prompt.
+    pub(crate) fn ask(&self, text: &str) -> Ask {
         let ids = Prompt::plain(text).ids();
-        let mut chain = TokenChain::new(
-            self.router.chain_seed(),
-            BLOCK,
-            &Root { model: "mock", lora: None, cache_salt: None },
-        );
+        let keys = Root { model: "mock", lora: None, cache_salt: None };
+        let mut chain = TokenChain::new(self.router.chain_seed(), BLOCK, &keys);
         chain.extend(&ids);
-        let mut ask =
-            homing::router::Ask { choices: 1, generates: true, streams: true, ..Default::default() };
-        ask.tokens = Some(homing::router::TokenPrompt {
+        let tokens = TokenPrompt {
             head: chain.head().0,
             tokens: u32::try_from(ids.len()).unwrap(),
             block: BLOCK,
             chain: chain.into_hashes().into(),
-        });
+        };
+        Ask { choices: 1, generates: true, streams: true, tokens: Some(tokens), ..Ask::default() }
+    }
+
+    /// A request with this prompt, through the router: placed, sent, ended, as the proxy does it.
+    pub(crate) async fn through(&self, mocks: &[&Mock], text: &str) -> (u32, u32) {
+        let ask = self.ask(text);
         let mut reservation = self.router.place(&ask).await.ok().unwrap();
         let port = reservation.endpoint().unwrap().port;
         let mock = mocks.iter().find(|mock| mock.addr().port() == port).unwrap();
