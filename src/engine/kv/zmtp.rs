@@ -293,6 +293,25 @@ mod tests {
         assert!(matches!(b.recv().await, Err(WireError::TooLong)));
     }
 
+    /// Whatever comes after a handshake ends, in messages or in an error.
+    #[tokio::test]
+    async fn random_bytes_do_no_harm() {
+        let mut rng = fastrand::Rng::with_seed(9);
+        for _ in 0..300 {
+            let (a, b) = pair(Kind::Pub, Kind::Sub).await;
+            let (mut a, mut b) = (a.unwrap(), b.unwrap());
+            let n = rng.usize(0..600);
+            let bytes: Vec<u8> = (0..n).map(|_| if rng.bool() { rng.u8(0..8) } else { rng.u8(..) }).collect();
+            a.stream.write_all(&bytes).await.unwrap();
+            drop(a);
+            let mut received = 0;
+            while b.recv().await.is_ok() {
+                received += 1;
+            }
+            assert!(received <= n, "more messages than bytes");
+        }
+    }
+
     #[tokio::test]
     async fn a_web_server_is_no_publisher() {
         let (x, mut y) = tokio::io::duplex(1 << 16);

@@ -73,10 +73,10 @@ pub struct Tally {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     /// Our last full block at or before its end, or the root.
-    tip: u64,
+    pub(super) tip: u64,
     /// Copies at the usual place.
     pub(super) usual: u16,
-    rooted: bool,
+    pub(super) rooted: bool,
     /// Is its content known? An engine may name a block in another tier without telling what is in it.
     content: bool,
     /// Is there more in `rare`?
@@ -280,7 +280,11 @@ impl Follower {
             return false;
         }
         let end = &cursor.end;
-        if known.is_some_and(|k| k.content && (k.tip, k.rooted) != (end.tip, end.rooted)) {
+        let other = |k: Entry| {
+            (k.tip, k.rooted) != (end.tip, end.rooted)
+                || !self.is_same_span(hash, (!fits).then_some((cursor.before, &from, &*end.tail)))
+        };
+        if known.is_some_and(|k| k.content && other(k)) {
             // One name for two contents: whichever was first stays, and nothing is made of the other.
             self.tally.conflicts += 1;
             return false;
@@ -368,7 +372,6 @@ impl Follower {
             }
             return;
         };
-        let held = self.is_held(hash, &entry);
         let before = self.sub(hash, entry, place);
         if before == 0 {
             self.tally.unknown_removals += 1;
@@ -381,7 +384,8 @@ impl Follower {
         let rare = if entry.rare { self.rare.get(&hash) } else { None };
         let copies = entry.usual > 0 || rare.is_some_and(|rare| !rare.counts.is_empty());
         let span = rare.is_some_and(|rare| rare.span.is_some());
-        if held && !self.is_held(hash, &entry) && entry.content {
+        // Also when it wasn't held before: a group that was learned of later may have changed that without a removal.
+        if !self.is_held(hash, &entry) && entry.content {
             match span {
                 false => dropped(entry.tip, out),
                 true => self.drop_span(hash, out),

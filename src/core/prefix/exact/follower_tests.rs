@@ -323,3 +323,46 @@ fn case_21_churn_of_blocks_adapters_and_lives_leaves_nothing_behind() {
     let (first, last): (&(u64, usize, u64), _) = (&sizes[0], &sizes[2]);
     assert!(last.0 * 2 <= first.0 * 3 && last.1 * 2 <= first.1 * 3 && first.2 == last.2, "{sizes:?}");
 }
+
+#[test]
+fn case_18_blocks_that_name_each_other_as_parents_end() {
+    let part = |hash: u64, parent: Option<u64>, n: u32| {
+        let tokens = vec![7; n as usize];
+        KvEvent::Stored(Stored {
+            hashes: vec![hash],
+            parent,
+            tokens,
+            block: n,
+            whole: true,
+            ..Stored::default()
+        })
+    };
+    let gone = |hash: u64| KvEvent::Removed(Removed { hashes: vec![hash], ..Removed::default() });
+    let mut rig = Rig::new(16);
+    // Its own parent; and two that are each other's, one under a name that was something else before.
+    rig.feed(part(1, None, 4));
+    rig.feed(part(1, Some(1), 4));
+    rig.feed(part(2, Some(1), 4));
+    rig.feed(part(1, Some(2), 4));
+    rig.feed(part(10, None, 16));
+    rig.feed(part(11, Some(10), 4));
+    rig.feed(gone(10));
+    rig.feed(part(10, Some(11), 4));
+    rig.feed(part(11, Some(10), 4));
+    rig.feed(part(12, Some(10), 8));
+    for hash in [12, 11, 10, 2, 1, 10, 11, 12, 1, 2] {
+        rig.feed(gone(hash));
+    }
+    rig.feed(KvEvent::Cleared);
+    assert_eq!((rig.index.held(0), rig.follower.tally().known), (0, 0));
+}
+
+#[test]
+fn a_group_that_is_learned_of_late_leaves_nothing_behind() {
+    let ids: Vec<u32> = (0..16).collect();
+    let mut rig = Rig::new(4);
+    rig.feed(KvEvent::Stored(store(&ids, 4, 0, 4)));
+    rig.feed(KvEvent::Stored(Stored { group: 1, ..store(&(50..54).collect::<Vec<_>>(), 4, 0, 1) }));
+    rig.feed(gone(&ids, 4, &[3, 2, 1, 0]));
+    assert_eq!((rig.matched(&KEYS, &ids), rig.index.held(0)), (0, 0));
+}

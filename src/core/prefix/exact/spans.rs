@@ -37,6 +37,35 @@ impl Follower {
         self.rare.get_mut(&hash)?.span.as_deref_mut()
     }
 
+    /// Is the block known to begin and end just there? `None`: it coincides with one of ours.
+    pub(super) fn is_same_span(&self, hash: u64, now: Option<(Option<u64>, &End, &[u32])>) -> bool {
+        match (self.span(hash), now) {
+            (None, None) => true,
+            (Some(span), Some((parent, from, tail))) => {
+                span.parent == parent && span.from == *from && span.tail == tail
+            }
+            _ => false,
+        }
+    }
+
+    /// Does `kid` go on where the part `on` ends? Names alone don't say: one that was forgotten may come back for
+    /// something else. From a part to what leans on it the tokens behind our last block grow, so no walk goes round.
+    fn leans(&self, kid: u64, on: u64) -> bool {
+        let (Some(kid), Some(part), Some(entry)) = (self.span(kid), self.span(on), self.known.get(&on))
+        else {
+            return false;
+        };
+        kid.parent == Some(on)
+            && part.is_part()
+            && (kid.from.tip, kid.from.rooted) == (entry.tip, entry.rooted)
+            && kid.from.tail == part.tail
+    }
+
+    fn kids(&self, part: u64) -> SmallVec<[u64; 4]> {
+        let kids = self.span(part).filter(|span| span.is_part()).map(|span| &span.kids);
+        kids.into_iter().flatten().copied().filter(|&kid| self.leans(kid, part)).collect()
+    }
+
     /// Are all parts there on which this block leans?
     fn stands(&self, hash: u64) -> bool {
         let mut at = Some(hash);
@@ -45,7 +74,7 @@ impl Follower {
                 return false;
             }
             let before = self.span(hash).and_then(|span| span.parent);
-            at = before.filter(|&before| self.span(before).is_some_and(Span::is_part));
+            at = before.filter(|&before| self.leans(hash, before));
         }
         true
     }
@@ -62,7 +91,7 @@ impl Follower {
                 continue;
             }
             match self.span(hash) {
-                Some(span) if span.is_part() => work.extend_from_slice(&span.kids),
+                Some(span) if span.is_part() => work.extend(self.kids(hash)),
                 Some(span) => {
                     hold(span.from.after(), &span.blocks, out);
                     self.count(hash);
@@ -77,10 +106,8 @@ impl Follower {
     pub(super) fn drop_span(&mut self, hash: u64, out: &mut Vec<Change>) {
         let mut work = vec![hash];
         while let Some(hash) = work.pop() {
+            work.extend(self.kids(hash));
             let Some(span) = self.rare.get_mut(&hash).and_then(|rare| rare.span.as_mut()) else { continue };
-            if span.is_part() {
-                work.extend_from_slice(&span.kids);
-            }
             if !std::mem::take(&mut span.counted) {
                 continue;
             }
